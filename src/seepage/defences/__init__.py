@@ -1,0 +1,10 @@
+"""Defences: values that say what a client does differently, composed with `chain`."""
+
+from seepage.defences.base import Defence, NoDefence, chain
+from seepage.defences.clip import Clip
+from seepage.defences.noise import GaussianNoise
+from seepage.defences.top_k import TopK
+
+__all__ = ["DEFENCES", "Clip", "Defence", "GaussianNoise", "NoDefence", "TopK", "chain"]
+
+DEFENCES: dict[str, type[Defence]] = {kind.name: kind for kind in (NoDefence, GaussianNoise, Clip, TopK)}

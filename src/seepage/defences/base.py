@@ -1,0 +1,118 @@
+"""What a client does differently to leak less, and how defences compose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from seepage.spec import Examples
+from seepage.streams import Stream
+
+__all__ = ["Chain", "Defence", "NoDefence", "chain"]
+
+Params = dict[str, Tensor]
+
+
+class Defence:
+    """Hooks into local training, each the identity unless a defence says otherwise.
+
+    A defence is a frozen dataclass; its hooks are functions of tensors and of the client's own stream. With no stream
+    (`rng=None`) a hook must be deterministic: that is how an attacker who knows the defence simulates it, and
+    why `expected` exists.
+    """
+
+    name: ClassVar[str]
+    per_example: ClassVar[bool] = False  # whether `on_example_gradient` does anything
+    per_step: ClassVar[bool] = False  # whether `on_gradient` does anything
+
+    @property
+    def expected(self) -> Defence:
+        """This defence without its noise: all of it that an attacker who knows it can simulate."""
+        return self
+
+    def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
+        """Before training: the client's examples."""
+        return examples
+
+    def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
+        """At each step: the flat gradient of one example, before the mean over the batch."""
+        return gradient
+
+    def on_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
+        """At each step: the flat gradient of the batch, before the optimiser."""
+        return gradient
+
+    def on_update(self, update: Params, rng: Stream | None) -> Params:
+        """After training: what is about to be sent."""
+        return update
+
+
+@dataclass(frozen=True)
+class NoDefence(Defence):
+    """The client does nothing special."""
+
+    name: ClassVar[str] = "none"
+
+
+@dataclass(frozen=True)
+class Chain(Defence):
+    """Several defences, applied in order at each hook."""
+
+    name: ClassVar[str] = "chain"
+    parts: tuple[Defence, ...] = ()
+
+    @property
+    def per_example(self) -> bool:  # type: ignore[override]
+        """Whether any part works on the gradients of single examples."""
+        return any(part.per_example for part in self.parts)
+
+    @property
+    def per_step(self) -> bool:  # type: ignore[override]
+        """Whether any part works on the gradient of each step."""
+        return any(part.per_step for part in self.parts)
+
+    @property
+    def expected(self) -> Defence:
+        """Each part without its noise."""
+        return Chain(tuple(part.expected for part in self.parts))
+
+    def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
+        """Every part in order."""
+        for i, part in enumerate(self.parts):
+            examples = part.on_data(examples, rng and rng / i)
+        return examples
+
+    def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
+        """Every part in order."""
+        for i, part in enumerate(self.parts):
+            gradient = part.on_example_gradient(gradient, rng and rng / i)
+        return gradient
+
+    def on_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
+        """Every part in order."""
+        for i, part in enumerate(self.parts):
+            gradient = part.on_gradient(gradient, rng and rng / i)
+        return gradient
+
+    def on_update(self, update: Params, rng: Stream | None) -> Params:
+        """Every part in order."""
+        for i, part in enumerate(self.parts):
+            update = part.on_update(update, rng and rng / i)
+        return update
+
+
+def chain(*parts: Defence) -> Defence:
+    """Compose defences: what leaves one enters the next.
+
+    Example:
+        >>> from seepage.defences import Clip, GaussianNoise
+        >>> chain(Clip(1.0), GaussianNoise(0.1)).expected
+        Chain(parts=(Clip(norm=1.0), NoDefence()))
+        >>> chain()
+        NoDefence()
+    """
+    if not parts:
+        return NoDefence()
+    return parts[0] if len(parts) == 1 else Chain(parts)

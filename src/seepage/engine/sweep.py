@@ -1,0 +1,206 @@
+"""Local training, differentiable over many steps without a graph over the steps.
+
+For a step θ' = θ − η·g(θ, x) and λ' = ∂L/∂θ', the adjoint is λ = λ' − η·Hλ' and ∂L/∂x = −η·∂⟨g, λ'⟩/∂x. Both
+fall out of one directional derivative of ∇₍θ,x₎ loss along −ηλ' (Pearlmutter 1994, "Fast exact multiplication by
+the Hessian"). So the backward pass keeps θ_t, or every k-th of them, and walks the steps from last to first. Momentum,
+Adam and weight decay are a richer step: their own adjoint is elementwise, and autograd gives it.
+
+Everything carries an axis of lanes (clients × restarts) in front. Objectives stay written for one client: under
+`vmap`, `Sweep.vmap` folds the mapped axis into the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vjp
+
+from seepage.engine.lanes import over_lanes
+
+__all__ = ["Program", "flatten", "sweep", "unflatten"]
+
+Params = dict[str, Tensor]
+Slots = tuple[Tensor, ...]
+
+# For so few steps a graph over all of them fits, and plain double backward is a quarter faster on a CPU.
+UNROLLED = 8
+
+
+def flatten(params: Params) -> Tensor:
+    """All parameters as one vector, in the order of the dictionary.
+
+    Example:
+        >>> flatten({"w": torch.ones(2, 2), "b": torch.zeros(1)})
+        tensor([1., 1., 1., 1., 0.])
+    """
+    return torch.cat([p.reshape(-1) for p in params.values()])
+
+
+def unflatten(vector: Tensor, like: Params) -> Params:
+    """The inverse of `flatten`; one `split`, whose backward pass is one `cat`."""
+    parts = vector.split([p.numel() for p in like.values()], dim=-1)
+    return {
+        name: part.reshape((*vector.shape[:-1], *p.shape)) for part, (name, p) in zip(parts, like.items(), strict=True)
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One lane's local training as functions of flat vectors.
+
+    Args:
+        loss: (θ, buffers, x, y) → (batch loss, buffers afterwards).
+        gradient: (θ, buffers, x, y) → (gradient, buffers afterwards); the gradient of `loss`, or what a
+            defence makes of it.
+        init: θ → the optimiser's state.
+        step: (t, θ, gradient, state) → (θ', state').
+        batched: whether lanes run through `vmap`; else they run one after another.
+        forward_mode: whether `gradient` is the plain gradient of `loss` and its layers have a forward-mode
+            derivative, so that the cheaper directional derivative applies.
+        linear: whether `step` is affine in the gradient, whose value its adjoint then does not need.
+        keep_every: in the sweep, store every k-th state of the parameters and recompute the others; `None`
+            sweeps only where there are more than `UNROLLED` steps, and keeps every state.
+    """
+
+    loss: Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
+    gradient: Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
+    init: Callable[[Tensor], Slots]
+    step: Callable[[int, Tensor, Tensor, Slots], tuple[Tensor, Slots]]
+    batched: bool = True
+    forward_mode: bool = True
+    linear: bool = False
+    keep_every: int | None = None
+
+    def lanes(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` for all lanes."""
+        return over_lanes(function, self.batched)
+
+    def advance(
+        self, t: int, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Slots, Params]:
+        """Step `t` for all lanes."""
+        gradient, buffers = self.lanes(self.gradient)(theta, buffers, x, y)
+        theta, slots = self.step(t, theta, gradient, slots)
+        return theta, slots, buffers
+
+    def pull(
+        self, t: int, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor, out: tuple[Tensor, Slots]
+    ) -> tuple[Tensor, Slots, Tensor, Tensor | None]:
+        """Adjoint of step `t` for all lanes: from cotangents after it to those before it, of `x` and of `y`."""
+        gradient = torch.zeros_like(theta) if self.linear else self.lanes(self.gradient)(theta, buffers, x, y)[0]
+        _, back = vjp(lambda theta, gradient, slots: self.step(t, theta, gradient, slots), theta, gradient, slots)
+        direct, along, slots_bar = back(out)
+        soft = y.is_floating_point()
+
+        def forward_over_reverse(theta: Tensor, buffers: Params, x: Tensor, y: Tensor, along: Tensor) -> Any:
+            arguments = (0, 2, 3) if soft else (0, 2)
+            both = grad(lambda *a: self.loss(*a)[0], argnums=arguments)
+            return jvp(lambda theta: both(theta, buffers, x, y), (theta,), (along,))[1]
+
+        def reverse_over_reverse(theta: Tensor, buffers: Params, x: Tensor, y: Tensor, along: Tensor) -> Any:
+            if soft:
+                return vjp(lambda theta, x, y: self.gradient(theta, buffers, x, y)[0], theta, x, y)[1](along)
+            return vjp(lambda theta, x: self.gradient(theta, buffers, x, y)[0], theta, x)[1](along)
+
+        through = forward_over_reverse if self.forward_mode else reverse_over_reverse
+        bars = self.lanes(through)(theta, buffers, x, y, along)
+        return direct + bars[0], slots_bar, bars[1], bars[2] if soft else None
+
+
+@dataclass(eq=False)
+class _Tape:
+    """What the forward pass leaves for the backward pass: the state before step 0, k, 2k, …"""
+
+    kept: list[tuple[Tensor, Slots, Params]] = field(default_factory=list)
+
+
+def _split(tensors: Sequence[Tensor], names: tuple[str, ...]) -> tuple[Tensor, Params, list[Tensor], list[Tensor]]:
+    theta, rest = tensors[0], list(tensors[1:])
+    buffers = dict(zip(names, rest[: len(names)], strict=True))
+    batches = rest[len(names) :]
+    return theta, buffers, batches[: len(batches) // 2], batches[len(batches) // 2 :]
+
+
+def _train(program: Program, names: tuple[str, ...], tensors: Sequence[Tensor], tape: _Tape | None) -> Slots:
+    theta, buffers, xs, ys = _split(tensors, names)
+    slots = program.init(theta)
+    for t, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        if tape is not None and t % (program.keep_every or 1) == 0:
+            tape.kept.append((theta, slots, buffers))
+        theta, slots, buffers = program.advance(t, theta, slots, buffers, x, y)
+    return theta, *buffers.values()
+
+
+class Sweep(torch.autograd.Function):
+    """Parameters and buffers after all steps; every tensor has its lanes in front."""
+
+    @staticmethod
+    def forward(program: Program, names: tuple[str, ...], tape: _Tape, *tensors: Tensor) -> Slots:
+        # Outputs must not be inputs, which untouched buffers would be.
+        return tuple(t.clone() for t in _train(program, names, tensors, tape))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Slots) -> None:
+        ctx.program, ctx.names, ctx.tape, *tensors = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        program: Program = ctx.program
+        theta, buffers, xs, ys = _split(ctx.saved_tensors, ctx.names)
+        x_bars: list[Tensor | None] = [None] * len(xs)
+        y_bars: list[Tensor | None] = [None] * len(ys)
+        bar = cotangents[0]
+        if bar is not None:
+            slots_bar = tuple(torch.zeros_like(slot) for slot in program.init(theta))
+            every = program.keep_every or 1
+            for segment in reversed(range(len(ctx.tape.kept))):
+                first = segment * every
+                states = [ctx.tape.kept[segment]]
+                for t in range(first, min(first + every, len(xs)) - 1):
+                    states.append(program.advance(t, *states[-1], xs[t], ys[t]))
+                while states:
+                    t = first + len(states) - 1
+                    bar, slots_bar, x_bars[t], y_bars[t] = program.pull(
+                        t, *states.pop(), xs[t], ys[t], (bar, slots_bar)
+                    )
+        return None, None, None, bar, *[None] * len(buffers), *x_bars, *y_bars
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], program: Program, names: tuple[str, ...], tape: _Tape, *tensors: Tensor
+    ) -> tuple[Slots, tuple[int, ...]]:
+        def fold(tensor: Tensor, dim: int | None) -> Tensor:
+            mapped = (
+                tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            )  # (mapped, lanes, …)
+            return mapped.flatten(0, 1)
+
+        folded = [fold(tensor, dim) for tensor, dim in zip(tensors, in_dims[3:], strict=True)]
+        out = Sweep.apply(program, names, _Tape(), *folded)
+        return tuple(o.unflatten(0, (info.batch_size, -1)) for o in out), (0,) * len(out)
+
+
+def sweep(
+    program: Program, theta: Tensor, buffers: Params, xs: Sequence[Tensor], ys: Sequence[Tensor]
+) -> tuple[Tensor, Params]:
+    """Parameters (one flat vector) and buffers after training on the batches in order, for one lane.
+
+    Differentiable in `theta`, in every batch of `xs`, and in those of `ys` that are floating point; buffers are
+    handed on without a gradient (running statistics never act on training: in train mode they are not read, in
+    eval mode they do not change).
+    """
+    names = tuple(buffers)
+    tensors = [theta, *buffers.values(), *xs, *ys]
+    lane = [tensor[None] for tensor in tensors]
+    # Without a gradient to come, as on the client itself, there is nothing to keep.
+    plain = not torch.is_grad_enabled() or (program.keep_every is None and len(xs) <= UNROLLED)
+    out = _train(program, names, lane, None) if plain else Sweep.apply(program, names, _Tape(), *lane)
+    return out[0][0], dict(zip(names, [o[0] for o in out[1:]], strict=True))

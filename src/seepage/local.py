@@ -1,0 +1,157 @@
+"""Local training: the client runs it, and the attacker simulates the client with the same code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from seepage.defences.base import Defence, NoDefence
+from seepage.engine.sweep import Program, flatten, sweep, unflatten
+from seepage.recipe import Recipe, Schedule
+from seepage.spec import Examples
+from seepage.streams import Stream
+from seepage.task import Params, Task
+
+__all__ = ["Answer", "answer", "local_update"]
+
+NONE = NoDefence()
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a client has after local training.
+
+    Args:
+        update: parameters before − after, or the gradient, as the defence lets it out.
+        buffers: the module's buffers afterwards.
+        examples: how many examples were trained on.
+    """
+
+    update: Params
+    buffers: Params
+    examples: int
+
+
+def local_update(
+    task: Task,
+    params: Params,
+    schedule: Schedule,
+    recipe: Recipe,
+    defence: Defence = NONE,
+    rng: Stream | None = None,
+    *,
+    buffers: Params | None = None,
+    keep_every: int | None = None,
+) -> Params:
+    """The update (parameters before − after) or gradient that training on `schedule` gives.
+
+    Differentiable with respect to `params` and every batch of `schedule`; to be mapped over clients with `vmap`.
+
+    Args:
+        task: module and loss.
+        params: the global model's parameters.
+        schedule: the batches in order.
+        recipe: optimiser, and what is sent.
+        defence: what the client does differently.
+        rng: the client's stream for dropout and noise; without it (the attacker) both are left out.
+        buffers: the module's buffers before training; the task's own when absent.
+        keep_every: keep every k-th state of the parameters for the backward pass, to save memory; `None` lets the
+            number of steps decide.
+
+    Example:
+        >>> from torch import nn
+        >>> from seepage.recipe import SGD
+        >>> from seepage.spec import DataSpec
+        >>> task = Task(nn.Linear(2, 1, bias=False), DataSpec((2,)))
+        >>> recipe = Recipe(SGD(lr=0.1), epochs=3)
+        >>> x = torch.ones(4, 2, requires_grad=True)
+        >>> update = local_update(task, {"weight": torch.zeros(1, 2)}, recipe.schedule(x, torch.ones(4)), recipe)
+        >>> update["weight"]
+        tensor([[-0.3920, -0.3920]], grad_fn=<SubBackward0>)
+    """
+    return _train(task, params, schedule, recipe, defence, rng, buffers, keep_every)[0]
+
+
+def answer(
+    task: Task,
+    params: Params,
+    examples: Examples,
+    recipe: Recipe,
+    defence: Defence,
+    rng: Stream,
+    *,
+    buffers: Params | None = None,
+) -> Answer:
+    """A whole client: defend the data, draw the batch orders, train, defend the update."""
+    examples = defence.on_data(examples, rng / "data")
+    schedule = recipe.schedule(examples.x, examples.y, recipe.orders(len(examples), rng / "orders"))
+    with torch.no_grad():
+        update, after = _train(task, params, schedule, recipe, defence, rng, buffers, None)
+    return Answer(update, after, len(examples))
+
+
+def _train(
+    task: Task,
+    params: Params,
+    schedule: Schedule,
+    recipe: Recipe,
+    defence: Defence,
+    rng: Stream | None,
+    buffers: Params | None,
+    keep_every: int | None,
+) -> tuple[Params, Params]:
+    masks = None if rng is None else (rng / "dropout").generator()
+    buffers = task.buffers if buffers is None else buffers
+
+    def loss(theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+        out, after = task.forward(unflatten(theta, params), x, buffers=buffers, train=recipe.train, rng=masks)
+        return task.mean_loss(out, y), after
+
+    gradient = _defended_gradient(loss, defence, rng)
+    start = flatten(params)
+    if recipe.sends == "gradient":
+        vector, after = gradient(start, buffers, schedule.x[0], schedule.y[0])
+    else:
+        program = Program(
+            loss,
+            gradient,
+            recipe.optimiser.init,
+            recipe.optimiser.step,
+            batched=rng is None and task.batched,
+            forward_mode=not (defence.per_example or defence.per_step) and task.forward_mode,
+            linear=recipe.optimiser.linear,
+            keep_every=keep_every,
+        )
+        end, after = sweep(program, start, buffers, schedule.x, schedule.y)
+        vector = start - end
+    return defence.on_update(unflatten(vector, params), rng and rng / "update"), after
+
+
+def _defended_gradient(loss, defence: Defence, rng: Stream | None):  # type: ignore[no-untyped-def]
+    """The gradient of a batch as the defence lets the optimiser see it."""
+    count = 0
+
+    def gradient(theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+        nonlocal count
+        count += 1  # a client's noise differs from step to step
+        step = None if rng is None else rng / "step" / count
+        if defence.per_example:
+            vector, after = _per_example(loss, defence, step, theta, buffers, x, y)
+        else:
+            vector, after = grad(loss, has_aux=True)(theta, buffers, x, y)
+        return defence.on_gradient(vector, step), after
+
+    return gradient
+
+
+def _per_example(loss, defence: Defence, rng: Stream | None, theta: Tensor, buffers: Params, x: Tensor, y: Tensor):  # type: ignore[no-untyped-def]
+    def one(x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+        return grad(loss, has_aux=True)(theta, buffers, x[None], y[None])  # type: ignore[no-any-return]
+
+    vectors, _ = vmap(one)(x, y)
+    rngs = [None if rng is None else rng / i for i in range(len(x))]
+    defended = torch.stack([defence.on_example_gradient(v, r) for v, r in zip(vectors, rngs, strict=True)])
+    return defended.mean(0), buffers

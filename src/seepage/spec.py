@@ -1,0 +1,111 @@
+"""What one example looks like: shape, range, normalisation, and what is predicted from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["DataSpec", "Examples"]
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """The public description of the data.
+
+    Tensors named `x` anywhere in Seepage are what the module eats, that is normalised;
+    `pixels` are values in [`low`, `high`] as a person would look at them.
+
+    Args:
+        shape: of one example, without the batch axis: `(channels, height, width)` or `(features,)`.
+        classes: number of classes; `None` for regression.
+        low: smallest raw value.
+        high: largest raw value.
+        mean: subtracted from raw values; one number, or one per channel (or feature).
+        std: raw values are divided by it; one number, or one per channel (or feature).
+        targets: number of regression targets.
+
+    Example:
+        >>> spec = DataSpec((1, 2, 2), classes=10, mean=(0.5,), std=(0.25,))
+        >>> spec.normalise(torch.ones(1, 1, 2, 2)).unique()
+        tensor([2.])
+        >>> spec.pixels(spec.normalise(torch.ones(1, 1, 2, 2))).unique()
+        tensor([1.])
+    """
+
+    shape: tuple[int, ...]
+    classes: int | None = None
+    low: float = 0.0
+    high: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    targets: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            count = len(getattr(self, name))
+            if count not in (1, self.shape[0]):
+                raise ValueError(
+                    f"expected `{name}` of length 1 or {self.shape[0]} for shape {self.shape}, got length {count}"
+                )
+        if min(self.std) <= 0:
+            raise ValueError(f"expected every `std` above 0, got {self.std}")
+        if not self.low < self.high:
+            raise ValueError(f"expected `low` below `high`, got {self.low} and {self.high}")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether an example is channels × height × width."""
+        return len(self.shape) == 3
+
+    def _along_channels(self, values: tuple[float, ...], like: Tensor) -> Tensor:
+        column = torch.tensor(values, dtype=like.dtype, device=like.device)
+        return column.reshape(-1, *[1] * (len(self.shape) - 1))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Raw values to what the module eats; any leading axes."""
+        return (pixels - self._along_channels(self.mean, pixels)) / self._along_channels(self.std, pixels)
+
+    def pixels(self, x: Tensor) -> Tensor:
+        """What the module eats back to raw values; any leading axes; nothing is clipped."""
+        return x * self._along_channels(self.std, x) + self._along_channels(self.mean, x)
+
+    def clip(self, x: Tensor) -> Tensor:
+        """The nearest `x` whose raw values lie in [`low`, `high`]."""
+        low, high = torch.full((), self.low, dtype=x.dtype), torch.full((), self.high, dtype=x.dtype)
+        lower, upper = self.normalise(low.to(x.device)), self.normalise(high.to(x.device))
+        return torch.maximum(torch.minimum(x, upper), lower)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs (normalised) and targets, example axis first.
+
+    Example:
+        >>> len(Examples(torch.zeros(5, 1, 28, 28), torch.zeros(5, dtype=torch.long))[:2])
+        2
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"expected as many targets as inputs, got {len(self.x)} inputs and {len(self.y)} targets")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, which: slice | Tensor) -> Examples:
+        return Examples(self.x[which], self.y[which])
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Examples:
+        """The same examples elsewhere; integer targets keep their type."""
+        y = self.y.to(device) if not self.y.is_floating_point() else self.y.to(device=device, dtype=dtype)
+        return Examples(self.x.to(device=device, dtype=dtype), y)
+
+    @staticmethod
+    def join(parts: list[Examples]) -> Examples:
+        """All parts one after another."""
+        return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))

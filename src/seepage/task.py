@@ -1,0 +1,246 @@
+"""The public half of the learning problem: the user's module as pure functions, the loss, and what the data look like.
+
+    >>> task = Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), DataSpec((1, 2, 2), classes=3))
+    >>> x, y = torch.zeros(5, 1, 2, 2), torch.zeros(5, dtype=torch.long)
+    >>> task.gradient(task.params, x, y)["1.weight"].shape
+    torch.Size([3, 4])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from seepage.engine.layers import (
+    Concern,
+    Consequence,
+    fresh_statistics,
+    known_concerns,
+    pure_dropout_rng,
+    purify,
+)
+from seepage.spec import DataSpec
+
+__all__ = ["ModuleError", "Params", "Task"]
+
+Params = dict[str, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": functional.cross_entropy,
+    "squared_error": lambda out, y: functional.mse_loss(out, y.reshape(out.shape)),
+}
+
+
+class ModuleError(ValueError):
+    """The module cannot be attacked as it is; the message lists every layer, why, and the fix."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A learning problem as every member of the federation knows it.
+
+    Args:
+        module: the user's own module, used as it is; it is copied and never changed.
+        spec: shape, range and normalisation of the data.
+        loss: `"auto"` (cross-entropy for classes, squared error for regression), one of those by name, or a
+            function of (output, target) that returns the mean over the batch.
+
+    Attributes:
+        params: the trainable parameters as they are in the user's module (copies).
+        buffers: everything else that the module's output depends on: its buffers and its frozen parameters (copies).
+    """
+
+    module: nn.Module
+    spec: DataSpec
+    loss: str | Loss = "auto"
+    params: Params = field(init=False, repr=False)
+    buffers: Params = field(init=False, repr=False)
+    _nets: dict[bool, nn.Module] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        refused = [c for c in known_concerns(self.module) if c.consequence is Consequence.REFUSE]
+        if refused:
+            raise ModuleError("the module cannot be attacked as it is:\n" + "\n".join(f"  - {c}" for c in refused))
+        if isinstance(self.loss, str) and self.loss not in ("auto", *LOSSES):
+            raise ValueError(f"expected `loss` to be one of {['auto', *LOSSES]} or a function, got {self.loss!r}")
+        named = list(self.module.named_parameters())
+        trained = {name: p.detach().clone() for name, p in named if p.requires_grad}
+        rest = [*self.module.named_buffers(), *((name, p) for name, p in named if not p.requires_grad)]
+        object.__setattr__(self, "params", trained)
+        object.__setattr__(self, "buffers", {name: b.detach().clone() for name, b in rest})
+        object.__setattr__(self, "_nets", {train: purify(self.module, train) for train in (True, False)})
+
+    @cached_property
+    def head(self) -> str | None:
+        """The last linear layer, if it gives the class scores: labels leak through its gradient."""
+        linear = [(name, layer) for name, layer in self.module.named_modules() if isinstance(layer, nn.Linear)]
+        if linear and linear[-1][1].out_features == self.spec.classes:
+            return linear[-1][0]
+        return None
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
+        """The same task with the module on another device or of another precision."""
+        return Task(copy.deepcopy(self.module).to(device=device, dtype=dtype), self.spec, self.loss)
+
+    def forward(
+        self,
+        params: Params,
+        x: Tensor,
+        *,
+        buffers: Params | None = None,
+        train: bool = False,
+        rng: torch.Generator | None = None,
+    ) -> tuple[Tensor, Params]:
+        """The module's output, and its buffers afterwards; a pure function of its arguments."""
+        net = self._nets[train]
+        buffers = self.buffers if buffers is None else buffers
+        pure_dropout_rng(net, rng)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
+                out = functional_call(net, {**buffers, **params}, (x,))
+        finally:
+            pure_dropout_rng(net, None)  # a client's masks must not be left where an attacker could find them
+        return out, {**buffers, **fresh_statistics(net)}
+
+    def mean_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """The loss of a batch."""
+        if callable(self.loss):
+            return self.loss(out, y)
+        name = self.loss
+        if name == "auto":
+            name = "cross_entropy" if self.spec.classes is not None else "squared_error"
+        return LOSSES[name](out, y)
+
+    def gradient(
+        self, params: Params, x: Tensor, y: Tensor, *, buffers: Params | None = None, train: bool = False
+    ) -> Params:
+        """The gradient of the batch loss with respect to the parameters; differentiable once more."""
+
+        def loss(params: Params) -> Tensor:
+            return self.mean_loss(self.forward(params, x, buffers=buffers, train=train)[0], y)
+
+        return grad(loss)(params)  # type: ignore[no-any-return]
+
+    def accuracy(self, params: Params, x: Tensor, y: Tensor, *, buffers: Params | None = None) -> float:
+        """Share of examples classified right; for regression the coefficient of determination R²."""
+        with torch.no_grad():
+            out = torch.cat([self.forward(params, part, buffers=buffers)[0] for part in x.split(500)])
+        if self.spec.classes is not None:
+            return float((out.argmax(-1) == y).double().mean())
+        error = ((out - y.reshape(out.shape)) ** 2).sum()
+        return float(1 - error / ((y - y.mean()) ** 2).sum())
+
+    def check(self, train: bool = True) -> list[Concern]:
+        """What stands in the way of attacking this module, found by looking at its layers and by trying it.
+
+        Args:
+            train: whether clients run the module in train mode.
+
+        Returns:
+            One concern per layer, empty when everything batches and differentiates twice.
+
+        Raises:
+            ModuleError: when the module cannot be attacked at all.
+        """
+        concerns = known_concerns(self.module)
+        if any(c.consequence is Consequence.LOOP for c in concerns):
+            return concerns
+        try:
+            self._try_double_gradient(train, lanes=2)
+        except Exception as batched:
+            try:
+                self._try_double_gradient(train, lanes=None)
+            except Exception as single:
+                layer = self._entered_last(train)
+                raise ModuleError(
+                    f"expected a module whose gradient can be differentiated once more on inputs of shape "
+                    f"{self.spec.shape}, got: {_first_line(single)} (last layer entered: {layer}); "
+                    "check `spec.shape`, and replace layers without a second derivative"
+                ) from single
+            concerns.append(
+                Concern(
+                    "",
+                    type(self.module).__name__,
+                    Consequence.LOOP,
+                    f"it does not batch over clients ({_first_line(batched)})",
+                    "Accept the slower loop, the numbers are the same, or replace the operation named",
+                )
+            )
+        return concerns
+
+    @cached_property
+    def batched(self) -> bool:
+        """Whether clients and restarts can run through one program; if not, a loop gives the same numbers."""
+        return not any(c.consequence is Consequence.LOOP for c in self.check())
+
+    @cached_property
+    def forward_mode(self) -> bool:
+        """Whether all layers have a forward-mode derivative, which makes the adjoint sweep cheaper."""
+        x, y = self._probe()
+        try:
+            grads = grad(lambda params, x: self.mean_loss(self.forward(params, x)[0], y), argnums=(0, 1))
+            with warnings.catch_warnings():
+                # torch 2.13 compiles its own forward-mode rules on first use, and warns of the compiler it uses.
+                warnings.filterwarnings("ignore", "`torch.jit.script`", DeprecationWarning)
+                jvp(lambda params: grads(params, x), (self.params,), (self.params,))
+        except (RuntimeError, NotImplementedError):
+            return False
+        return True
+
+    def _probe(self) -> tuple[Tensor, Tensor]:
+        """Two made-up examples of the right shape."""
+        like = next(iter(self.params.values()))
+        x = torch.linspace(-1, 1, 2 * math.prod(self.spec.shape), dtype=like.dtype, device=like.device)
+        if self.spec.classes is None:
+            y = torch.zeros(2, self.spec.targets, dtype=like.dtype, device=like.device)
+        else:
+            y = torch.zeros(2, dtype=torch.long, device=like.device)
+        return x.reshape(2, *self.spec.shape), y
+
+    def _try_double_gradient(self, train: bool, lanes: int | None) -> None:
+        x, y = self._probe()
+
+        def steepness(x: Tensor, params: Params) -> Tensor:
+            gradient = self.gradient(params, x, y, train=train)
+            return torch.stack([(g**2).sum() for g in gradient.values()]).sum()
+
+        function: Callable[..., Tensor] = grad(steepness)
+        params = self.params
+        if lanes is not None:
+            function = vmap(function)
+            x = x.expand(lanes, *x.shape)
+            params = {name: p.expand(lanes, *p.shape) for name, p in params.items()}
+        function(x, params)
+
+    def _entered_last(self, train: bool) -> str:
+        net, last = self._nets[train], "none"
+
+        def remember(name: str) -> Callable[..., None]:
+            def hook(*_: object) -> None:
+                nonlocal last
+                last = name
+
+            return hook
+
+        hooks = [m.register_forward_pre_hook(remember(name)) for name, m in net.named_modules() if name]
+        with contextlib.suppress(Exception):
+            self._try_double_gradient(train, lanes=None)
+        for hook in hooks:
+            hook.remove()
+        return last
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
