@@ -1,0 +1,117 @@
+"""What a loader returns: examples ready for a module, and everything public about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from seepage.spec import DataSpec, Examples
+
+__all__ = ["Column", "Dataset"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where one column of a table went: its slice of the feature axis, and how to read it back.
+
+    Args:
+        name: as in the source file.
+        start: first feature.
+        stop: one past the last feature.
+        kind: `"numeric"` is one feature; `"categorical"` is one feature per value, one-hot.
+        values: the values of a categorical column, in feature order.
+        offset: numeric only; the value in the source file is `offset + scale * raw`.
+        scale: see `offset`.
+
+    Example:
+        >>> sex = Column("sex", 6, 8, "categorical", ("Female", "Male"))
+        >>> sex.features
+        slice(6, 8, None)
+    """
+
+    name: str
+    start: int
+    stop: int
+    kind: Literal["numeric", "categorical"]
+    values: tuple[str, ...] = ()
+    offset: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def features(self) -> slice:
+        """The features of this column, to index the last axis with."""
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set in memory, on the CPU.
+
+    Args:
+        name: as in `seepage.data.DATASETS`.
+        spec: shape, range and normalisation of the examples.
+        train: normalised float32 inputs; targets are long class numbers, or float32 of shape (n, targets).
+        test: likewise, never trained on.
+        train_owner: who each training example belongs to by nature (a writer, a person, an airline).
+        classes: the name of each class; empty for regression.
+        licence: one line.
+        source: where it comes from.
+        test_owner: likewise for the test examples.
+        columns: for tables, what each feature is.
+        target: for regression, how to read the target back: source value = `offset + scale * y`.
+
+    Example:
+        >>> import torch
+        >>> half = Examples(torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.long))
+        >>> spec = DataSpec((1, 2, 2), classes=2, mean=(0.5,), std=(0.5,))
+        >>> data = Dataset("toy", spec, half, half, None, ("a", "b"), "CC0", "made here")
+        >>> data.normalised_by().train.x.unique()
+        tensor([0.5000])
+    """
+
+    name: str
+    spec: DataSpec
+    train: Examples
+    test: Examples
+    train_owner: Tensor | None
+    classes: tuple[str, ...]
+    licence: str
+    source: str
+    test_owner: Tensor | None = None
+    columns: tuple[Column, ...] = ()
+    target: Column | None = None
+
+    def __post_init__(self) -> None:
+        for half, examples, owner in (
+            ("train", self.train, self.train_owner),
+            ("test", self.test, self.test_owner),
+        ):
+            if examples.x.shape[1:] != self.spec.shape:
+                raise ValueError(
+                    f"expected {half} examples of shape {self.spec.shape}, got {tuple(examples.x.shape[1:])}; "
+                    "make `spec.shape` and the examples agree"
+                )
+            if owner is not None and len(owner) != len(examples):
+                raise ValueError(
+                    f"expected one {half} owner per example, got {len(owner)} owners for {len(examples)} examples"
+                )
+        if self.spec.classes is not None and len(self.classes) != self.spec.classes:
+            raise ValueError(f"expected {self.spec.classes} class names, got {len(self.classes)}")
+
+    def column(self, name: str) -> Column:
+        """The column of that name; a table's only."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(f"expected one of the columns {[c.name for c in self.columns]} of {self.name!r}, got {name!r}")
+
+    def normalised_by(self, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,)) -> Dataset:
+        """The same data under another normalisation; without arguments raw values, as some papers feed them."""
+        spec = replace(self.spec, mean=mean, std=std)
+
+        def again(half: Examples) -> Examples:
+            return Examples(spec.normalise(self.spec.pixels(half.x)), half.y)
+
+        return replace(self, spec=spec, train=again(self.train), test=again(self.test))

@@ -1,0 +1,77 @@
+"""FEMNIST by writer: Caldas et al., 2018, LEAF (https://arxiv.org/abs/1812.01097)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seepage.data.dataset import Dataset
+from seepage.data.folder import read_arrays
+from seepage.data.images import image_examples
+from seepage.spec import DataSpec
+
+__all__ = ["load_femnist", "load_femnist_others"]
+
+FILE = "femnist_leaf_writers.npz"
+# The numbers of dimitrov2022: black ink on a white ground, hence the mean close to 1.
+SPEC = DataSpec((1, 28, 28), classes=62, mean=(0.9642384,), std=(0.1576784,))
+LICENCE = "images: NIST Special Database 19, a work of the US government; LEAF: BSD-2-Clause"
+SOURCE = "https://github.com/TalwalkarLab/leaf"
+FEWEST = 50
+
+
+def load_femnist(folder: Path) -> Dataset:
+    """Writers with 50 images or more, split inside each writer as LEAF does; the owner is the writer.
+
+    Note:
+        LEAF stores one image of each writer twice, some pairs across train and test. The second copy is left out:
+        it would be counted as a leak, or as a member that is none.
+    """
+    images, labels, writer, split, duplicate, classes = read_arrays(
+        "femnist", folder, FILE, ("images", "labels", "writer", "split", "duplicate", "classes")
+    )
+    keep = ~duplicate & (np.bincount(writer)[writer] >= FEWEST)
+    train, test = keep & (split == 0), keep & (split == 1)
+    return Dataset(
+        "femnist",
+        SPEC,
+        image_examples(images[train], labels[train], SPEC),
+        image_examples(images[test], labels[test], SPEC),
+        _owner(writer[train]),
+        tuple(str(name) for name in classes),
+        LICENCE,
+        SOURCE,
+        _owner(writer[test]),
+    )
+
+
+def load_femnist_others(folder: Path) -> Dataset:
+    """Writers none of whom is in `femnist`: public data for an attacker; the last tenth of them is the test."""
+    images, labels, writer, duplicate, classes = read_arrays(
+        "femnist-others",
+        folder,
+        FILE,
+        ("extra_images", "extra_labels", "extra_writer", "extra_duplicate", "classes"),
+    )
+    people = np.unique(writer)
+    later = np.isin(writer, people[round(0.9 * len(people)) :])
+    train, test = ~duplicate & ~later, ~duplicate & later
+    return Dataset(
+        "femnist-others",
+        SPEC,
+        image_examples(images[train], labels[train], SPEC),
+        image_examples(images[test], labels[test], SPEC),
+        _owner(writer[train]),
+        tuple(str(name) for name in classes),
+        LICENCE,
+        SOURCE,
+        _owner(writer[test]),
+    )
+
+
+def _owner(writer: NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(writer.astype(np.int64))

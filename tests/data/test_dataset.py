@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from seepage.data import Column, Dataset, load
+from seepage.spec import DataSpec, Examples
+
+SPEC = DataSpec((1, 2, 2), classes=2, mean=(0.5,), std=(0.25,))
+
+
+def half(n: int = 4) -> Examples:
+    return Examples(torch.linspace(-2, 2, 4 * n).reshape(n, 1, 2, 2), torch.arange(n) % 2)
+
+
+def test_other_normalisation_keeps_the_pixels() -> None:
+    data = Dataset("toy", SPEC, half(), half(), None, ("a", "b"), "CC0", "here")
+    raw = data.normalised_by()
+    torch.testing.assert_close(raw.train.x, SPEC.pixels(data.train.x))
+    again = raw.normalised_by((0.5,), (0.25,))
+    torch.testing.assert_close(again.train.x, data.train.x)
+    assert again.spec == data.spec
+    assert torch.equal(again.test.y, data.test.y)
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ValueError, match=r"expected train examples of shape \(1, 3, 3\), got \(1, 2, 2\)"):
+        Dataset("toy", DataSpec((1, 3, 3), classes=2), half(), half(), None, ("a", "b"), "CC0", "here")
+
+
+def test_owners_must_be_one_each() -> None:
+    with pytest.raises(ValueError, match="got 3 owners for 4 examples"):
+        Dataset("toy", SPEC, half(), half(), torch.zeros(3), ("a", "b"), "CC0", "here")
+
+
+def test_classes_must_have_names() -> None:
+    with pytest.raises(ValueError, match="expected 2 class names, got 1"):
+        Dataset("toy", SPEC, half(), half(), None, ("a",), "CC0", "here")
+
+
+def test_column_by_name() -> None:
+    columns = (Column("age", 0, 1, "numeric"), Column("sex", 1, 3, "categorical", ("f", "m")))
+    data = Dataset("toy", SPEC, half(), half(), None, ("a", "b"), "CC0", "here", columns=columns)
+    assert data.column("sex").features == slice(1, 3)
+    with pytest.raises(KeyError, match=r"expected one of the columns \['age', 'sex'\]"):
+        data.column("race")
+
+
+def test_unknown_names_list_the_choices() -> None:
+    with pytest.raises(ValueError, match=r"expected one of the data sets \['adult'.*got 'minst'"):
+        load("minst")
+    with pytest.raises(ValueError, match="expected `split` to be 'train', 'test' or None, got 'valid'"):
+        load("fashion-mnist", split="valid")  # type: ignore[call-overload]

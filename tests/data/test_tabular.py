@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from seepage.data.tabular import Encoding
+
+
+def test_a_constant_column_does_no_harm() -> None:
+    table = {"same": np.full(3, 4.0), "kind": np.array(["b", "a", "b"])}
+    encoding = Encoding.of(table)
+    x = encoding.normalise(table)
+    assert bool(x.isfinite().all())
+    assert x[:, 0].tolist() == [0.0] * 3
+    assert encoding.columns[1].values == ("a", "b")
+
+
+def test_raw_values_of_training_rows_fill_the_unit_interval() -> None:
+    draw = np.random.default_rng(0)
+    table = {"x": draw.normal(50, 10, 40), "y": draw.uniform(-3, -1, 40)}
+    encoding = Encoding.of(table)
+    spec = encoding.spec(classes=None)
+    raw = spec.pixels(encoding.normalise(table))
+    torch.testing.assert_close(raw.amin(0), torch.zeros(2), atol=1e-6, rtol=0)
+    torch.testing.assert_close(raw.amax(0), torch.ones(2), atol=1e-6, rtol=0)
+    back = encoding.columns[1].offset + encoding.columns[1].scale * raw[:, 1]
+    np.testing.assert_allclose(back.numpy(), table["y"], atol=1e-5)
+
+
+def test_clipping_is_per_feature() -> None:
+    table = {"x": np.array([0.0, 10.0]), "kind": np.array(["a", "b"])}
+    encoding = Encoding.of(table)
+    spec = encoding.spec(classes=2)
+    clipped = spec.clip(torch.full((1, 3), 99.0))
+    torch.testing.assert_close(spec.pixels(clipped), torch.ones(1, 3))
