@@ -1,0 +1,210 @@
+"""How different two images look to a network: LPIPS with AlexNet, version 0.1.
+
+Zhang, Isola, Efros, Shechtman and Wang, 2018, "The Unreasonable Effectiveness of Deep Features as a Perceptual
+Metric", https://arxiv.org/abs/1801.03924. The five convolutions of AlexNet and the five linear layers come from two
+files that are checked by their SHA-256; nothing is downloaded here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load
+from torch import Tensor
+
+from seepage.metrics.pixels import clip
+
+__all__ = [
+    "ALEXNET_FILE",
+    "LINEAR_FILE",
+    "SHA256",
+    "SMALLEST_SIDE",
+    "LpipsWeights",
+    "WeightsMissing",
+    "load_lpips",
+    "lpips",
+]
+
+ALEXNET_FILE = "alexnet_features_imagenet.safetensors"
+LINEAR_FILE = "lpips_linear_v0.1.safetensors"
+
+SHA256 = {
+    ALEXNET_FILE: "64f853b57aeaef04586ccb46078909648db9c9fb645e08571d6131c88c09d31e",
+    LINEAR_FILE: "913009fe684277b197be0792a87b6444faeb9dd1fe7abca684084c37fbf1a2a7",
+}
+"""The contents that the numbers of this module were checked with."""
+
+SMALLEST_SIDE = 64
+"""Images with a shorter side are enlarged to it: AlexNet shrinks its input sixteenfold before its last three maps."""
+
+CONVOLUTIONS = (0, 3, 6, 8, 10)
+"""Where the convolutions stand in torchvision's `alexnet().features`, which the weight file follows."""
+
+STRIDES = (4, 1, 1, 1, 1)
+PADDINGS = (2, 2, 1, 1, 1)
+POOLED_BEFORE = (1, 2)
+
+# The mean and spread of ImageNet for inputs in [-1, 1], as the authors' `ScalingLayer` has them.
+SHIFT = (-0.030, -0.088, -0.188)
+SCALE = (0.458, 0.448, 0.450)
+
+TINY = 1e-10
+
+
+class WeightsMissing(FileNotFoundError):
+    """The weights of LPIPS are not where they were looked for.
+
+    Example:
+        >>> try:
+        ...     load_lpips("no/such/folder")
+        ... except FileNotFoundError as error:
+        ...     print(type(error).__name__)
+        WeightsMissing
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class LpipsWeights:
+    """AlexNet's convolutions and the weight of each of their channels in the distance.
+
+    Args:
+        convolutions: five pairs of kernel (out, in, k, k) and bias (out,).
+        linears: five vectors (out,), the 1×1 layers that LPIPS learnt from human judgements.
+
+    Example:
+        >>> kernels = [torch.ones(2, before, side, side) for before, side in ((3, 11), (2, 5), (2, 3), (2, 3), (2, 3))]
+        >>> toy = LpipsWeights(tuple((k, torch.zeros(2)) for k in kernels), (torch.ones(2),) * 5)
+        >>> len(toy.to("cpu").linears)
+        5
+    """
+
+    convolutions: tuple[tuple[Tensor, Tensor], ...]
+    linears: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.convolutions) != 5 or len(self.linears) != 5:
+            raise ValueError(
+                f"expected 5 convolutions and 5 linear layers, got {len(self.convolutions)} and {len(self.linears)}"
+            )
+
+    def to(self, device: torch.device | str) -> LpipsWeights:
+        """The same weights elsewhere; `lpips` then works there."""
+        return LpipsWeights(
+            tuple((kernel.to(device), bias.to(device)) for kernel, bias in self.convolutions),
+            tuple(linear.to(device) for linear in self.linears),
+        )
+
+
+def _checked(path: Path) -> dict[str, Tensor]:
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != SHA256[path.name]:
+        raise ValueError(
+            f"expected {path} with SHA-256 {SHA256[path.name]}, got {found}; "
+            "the file is damaged or another version: delete it and run `seepage fetch lpips`"
+        )
+    # From the bytes that were checked, so that the file cannot change in between.
+    tensors: dict[str, Tensor] = load(content)
+    return tensors
+
+
+def load_lpips(folder: str | Path) -> LpipsWeights:
+    """Reads the weights from a data folder.
+
+    Args:
+        folder: where `ALEXNET_FILE` and `LINEAR_FILE` lie.
+
+    Raises:
+        WeightsMissing: if one of the files is not there.
+        ValueError: if a file is not the one whose SHA-256 is known.
+
+    Example:
+        >>> try:
+        ...     load_lpips("no/such/folder")
+        ... except WeightsMissing as error:
+        ...     print(str(error).split("; ")[1])
+        name their folder with `--data DIR` or SEEPAGE_DATA, or run `seepage fetch lpips`
+    """
+    folder = Path(folder)
+    missing = [name for name in SHA256 if not (folder / name).is_file()]
+    if missing:
+        raise WeightsMissing(
+            f"expected {' and '.join(SHA256)} in {folder}, missing there: {', '.join(missing)}; "
+            "name their folder with `--data DIR` or SEEPAGE_DATA, or run `seepage fetch lpips`"
+        )
+    alexnet, linear = _checked(folder / ALEXNET_FILE), _checked(folder / LINEAR_FILE)
+    return LpipsWeights(
+        tuple((alexnet[f"features.{place}.weight"], alexnet[f"features.{place}.bias"]) for place in CONVOLUTIONS),
+        tuple(linear[f"alex.lin{depth}.model.1.weight"].flatten() for depth in range(len(CONVOLUTIONS))),
+    )
+
+
+def _prepared(pixels: Tensor, low: float, high: float, like: Tensor) -> Tensor:
+    images = 2 * (pixels.to(like) - low) / (high - low) - 1
+    if images.shape[1] == 1:
+        images = images.expand(-1, 3, -1, -1)
+    shortest = min(images.shape[-2:])
+    if shortest < SMALLEST_SIDE:
+        size = [round(side * SMALLEST_SIDE / shortest) for side in images.shape[-2:]]
+        images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
+    shift, scale = images.new_tensor(SHIFT).reshape(3, 1, 1), images.new_tensor(SCALE).reshape(3, 1, 1)
+    return (images - shift) / scale
+
+
+def _features(images: Tensor, weights: LpipsWeights) -> list[Tensor]:
+    """AlexNet's five maps after their rectifiers, each of unit length over channels."""
+    maps, current = [], images
+    for depth, (kernel, bias) in enumerate(weights.convolutions):
+        if depth in POOLED_BEFORE:
+            current = F.max_pool2d(current, kernel_size=3, stride=2)
+        current = F.conv2d(current, kernel, bias, stride=STRIDES[depth], padding=PADDINGS[depth]).relu()
+        maps.append(current / (current.square().sum(dim=1, keepdim=True).sqrt() + TINY))
+    return maps
+
+
+@torch.no_grad()
+def lpips(guess: Tensor, truth: Tensor, low: float, high: float, weights: LpipsWeights) -> Tensor:
+    """Perceptual distance per image: 0 is equal, unrelated photographs have about 0.7.
+
+    Args:
+        guess: raw pixels (n, c, h, w) with 1 or 3 channels; clipped to the range first. Not finite scores NaN.
+        truth: raw pixels (n, c, h, w).
+        low: smallest raw value.
+        high: largest raw value.
+        weights: from `load_lpips`; the work is done on their device.
+
+    Returns:
+        One value per image (n,), on the device of the weights.
+
+    Note:
+        Grey images are repeated to three channels. Images whose shorter side is below 64 pixels are enlarged
+        bilinearly until it is 64, because AlexNet's strides leave nothing of smaller ones; values for small images
+        therefore compare only with values that were enlarged likewise.
+
+    Example:
+        >>> kernels = [torch.ones(2, before, side, side) for before, side in ((3, 11), (2, 5), (2, 3), (2, 3), (2, 3))]
+        >>> toy = LpipsWeights(tuple((k, torch.zeros(2)) for k in kernels), (torch.ones(2),) * 5)
+        >>> lpips(torch.ones(1, 1, 8, 8), torch.ones(1, 1, 8, 8), 0.0, 1.0, toy).item()
+        0.0
+    """
+    if guess.ndim != 4 or guess.shape != truth.shape or guess.shape[1] not in (1, 3):
+        raise ValueError(
+            "expected `guess` and `truth` of one shape (n, channels, height, width) with 1 or 3 channels, "
+            f"got {tuple(guess.shape)} and {tuple(truth.shape)}; leave LPIPS out for other kinds of images"
+        )
+    like = weights.linears[0]
+    if len(guess) == 0:
+        return like.new_zeros(0)
+    shown = clip(guess, low, high)
+    # Strided windows can step over a pixel at the border, so NaN is remembered rather than left to spread.
+    finite = shown.isfinite().flatten(1).all(dim=1).to(like.device)
+    left = _features(_prepared(shown.nan_to_num(nan=low), low, high, like), weights)
+    right = _features(_prepared(truth, low, high, like), weights)
+    distance = like.new_zeros(len(guess))
+    for linear, one, other in zip(weights.linears, left, right, strict=True):
+        distance = distance + torch.einsum("nchw,c->nhw", (one - other).square(), linear).mean(dim=(1, 2))
+    return torch.where(finite, distance, torch.nan)

@@ -1,0 +1,136 @@
+"""How near a guessed image is to the true one, pixel by pixel and window by window.
+
+PSNR and MSE in their textbook form; SSIM of Wang, Bovik, Sheikh and Simoncelli, 2004,
+"Image Quality Assessment: From Error Visibility to Structural Similarity", https://doi.org/10.1109/TIP.2003.819861.
+
+Every function takes stacks of raw pixels (n, c, h, w) with the range they live in, and gives one value per image.
+The guess is clipped to the range first, because anybody who looks at it would do so. A guess with a value that is not
+finite scores NaN: a diverged attack has found nothing, whatever clipping would make of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["PSNR_CAP", "clip", "mse", "psnr", "ssim"]
+
+PSNR_CAP = 100.0
+"""Largest PSNR that is reported, in dB: a smaller error is rounding of float32, and a table cannot hold infinity."""
+
+WINDOW = 11
+"""Side of the Gaussian window of SSIM, as in the paper."""
+
+SIGMA_PER_RADIUS = 0.3
+"""Width of the Gaussian for a window of radius 1; the paper's window has radius 5 and sigma 1.5."""
+
+
+def _check(guess: Tensor, truth: Tensor) -> None:
+    if guess.ndim != 4 or guess.shape != truth.shape:
+        raise ValueError(
+            "expected `guess` and `truth` of one shape (n, channels, height, width), "
+            f"got {tuple(guess.shape)} and {tuple(truth.shape)}; pair them with `seepage.metrics.matching.match`"
+        )
+
+
+def clip(guess: Tensor, low: float, high: float) -> Tensor:
+    """The nearest values inside the range; values that are not finite become NaN.
+
+    Args:
+        guess: raw values, any shape.
+        low: smallest raw value.
+        high: largest raw value.
+
+    Example:
+        >>> clip(torch.tensor([-1.0, 0.25, 7.0, float("inf")]), 0.0, 1.0)
+        tensor([0.0000, 0.2500, 1.0000,    nan])
+    """
+    return torch.where(guess.isfinite(), guess.clamp(low, high), torch.nan)
+
+
+def mse(guess: Tensor, truth: Tensor, low: float, high: float) -> Tensor:
+    """Mean squared error per image, in units of the squared range: 0 is equal, 1 is black against white.
+
+    Args:
+        guess: raw pixels (n, c, h, w); clipped to the range first.
+        truth: raw pixels (n, c, h, w), taken as they are.
+        low: smallest raw value.
+        high: largest raw value.
+
+    Returns:
+        One value per image (n,), in double precision.
+
+    Example:
+        >>> mse(torch.full((1, 1, 4, 4), 128.0), torch.zeros(1, 1, 4, 4), 0, 255).item()
+        0.2519646289888504
+    """
+    _check(guess, truth)
+    error = (clip(guess.double(), low, high) - truth.double()) / (high - low)
+    return error.square().mean(dim=(1, 2, 3))
+
+
+def psnr(guess: Tensor, truth: Tensor, low: float, high: float) -> Tensor:
+    """Peak signal-to-noise ratio per image in dB, with the range as the peak.
+
+    Args:
+        guess: raw pixels (n, c, h, w); clipped to the range first, which can only raise the value.
+        truth: raw pixels (n, c, h, w).
+        low: smallest raw value.
+        high: largest raw value.
+
+    Returns:
+        One value per image (n,), at most `PSNR_CAP`, which is also what identical images get.
+
+    Example:
+        >>> psnr(torch.full((1, 1, 4, 4), 0.1), torch.zeros(1, 1, 4, 4), 0.0, 1.0).round(decimals=4).item()
+        20.0
+        >>> psnr(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4), 0.0, 1.0).item()
+        100.0
+    """
+    return (-10 * mse(guess, truth, low, high).log10()).clamp(max=PSNR_CAP)
+
+
+def ssim(guess: Tensor, truth: Tensor, low: float, high: float) -> Tensor:
+    """Structural similarity per image: 1 is equal, about 0 is unrelated.
+
+    The paper's Gaussian window (11 pixels, sigma 1.5) and constants (0.01, 0.03), averaged over the windows that lie
+    inside the image and over channels, as scikit-image does with `gaussian_weights=True`.
+
+    Args:
+        guess: raw pixels (n, c, h, w); clipped to the range first.
+        truth: raw pixels (n, c, h, w).
+        low: smallest raw value; both images are shifted so that it is 0, as the constants expect.
+        high: largest raw value.
+
+    Returns:
+        One value per image (n,).
+
+    Note:
+        Images smaller than the window get the largest odd window that fits, with sigma shrunk in proportion; their
+        values compare with those of other images of that size only. Below 3 pixels a window holds no structure and
+        the value is NaN.
+
+    Example:
+        >>> stripes = torch.arange(16.0).remainder(2).expand(1, 1, 16, 16)
+        >>> ssim(stripes, stripes, 0.0, 1.0).item()
+        1.0
+        >>> ssim(1 - stripes, stripes, 0.0, 1.0).round(decimals=4).item()
+        -0.9964
+    """
+    # torchmetrics takes seconds to import, and most commands never score an image.
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    _check(guess, truth)
+    radius = (min(WINDOW, *guess.shape[-2:]) - 1) // 2
+    if radius == 0 or len(guess) == 0:
+        return torch.full((len(guess),), math.nan, dtype=torch.float64, device=guess.device)
+    shown = (clip(guess.double(), low, high) - low) / (high - low)
+    real = (truth.double() - low) / (high - low)
+    # The mean that torchmetrics takes includes mirrored borders in some versions and not in others; the map does not.
+    _, similarity = structural_similarity_index_measure(
+        shown, real, sigma=SIGMA_PER_RADIUS * radius, data_range=1.0, reduction="none", return_full_image=True
+    )
+    inside: Tensor = similarity[..., radius:-radius, radius:-radius]
+    return inside.mean(dim=(1, 2, 3))

@@ -1,0 +1,119 @@
+"""Every number that scoring can give, in words: the names a policy, a table and the report may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from seepage.metrics.baselines import BASELINES
+
+__all__ = ["BASELINE_METRICS", "METRICS", "Metric"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What one measured number means.
+
+    Args:
+        name: as it stands in tables, experiments and policies.
+        unit: empty for a pure number.
+        higher_is_more_leakage: whether a larger value means that more leaked.
+        about: one sentence for somebody who has never met it.
+        per: whether there is one value per example ("image", which includes rows of a table) or one per client.
+
+    Example:
+        >>> METRICS["lpips"].higher_is_more_leakage
+        False
+    """
+
+    name: str
+    unit: str
+    higher_is_more_leakage: bool
+    about: str
+    per: Literal["image", "client"]
+
+
+_MEASURED = (
+    Metric(
+        "mse",
+        "range²",
+        False,
+        "Mean squared difference of the pixels: 0 is the same image, 1 is black for white.",
+        "image",
+    ),
+    Metric(
+        "psnr",
+        "dB",
+        True,
+        "The same error on a logarithmic scale: above 20 dB the picture is usually recognisable, 100 dB is identical.",
+        "image",
+    ),
+    Metric(
+        "ssim",
+        "",
+        True,
+        "Likeness of local structure such as edges and texture: 1 is the same image, about 0 is unrelated.",
+        "image",
+    ),
+    Metric(
+        "lpips",
+        "",
+        False,
+        "Difference as a network trained on human judgements sees it: 0 is the same image, about 0.7 is unrelated.",
+        "image",
+    ),
+    Metric(
+        "recovered",
+        "share",
+        True,
+        "Share of the client's images whose PSNR is above the threshold (20 dB unless set otherwise).",
+        "client",
+    ),
+    Metric(
+        "label_accuracy",
+        "share",
+        True,
+        "Share of the client's labels that were found, counting how often each occurs.",
+        "client",
+    ),
+    Metric(
+        "label_count_error",
+        "labels",
+        False,
+        "How many of the guessed labels would have to be changed to get the client's label counts.",
+        "client",
+    ),
+    Metric(
+        "mae",
+        "std",
+        False,
+        "Mean absolute error over the features of a row, in standard deviations where the data are normalised.",
+        "image",
+    ),
+    Metric("exact_match", "share", True, "Share of a row's features that were found to within the tolerance.", "image"),
+)
+
+BASELINE_METRICS = {
+    "constant": ("psnr", "ssim", "recovered"),
+    "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
+    "class_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
+}
+"""Which metrics each baseline is measured with; the result is called `<metric>_of_<baseline>`."""
+
+
+def _of_baselines(measured: dict[str, Metric]) -> dict[str, Metric]:
+    return {
+        f"{name}_of_{baseline}": replace(
+            measured[name],
+            name=f"{name}_of_{baseline}",
+            about=f"What a guess without any leak scores in {name}; the guess is {BASELINES[baseline]}.",
+        )
+        for baseline, names in BASELINE_METRICS.items()
+        for name in names
+    }
+
+
+_BY_NAME = {metric.name: metric for metric in _MEASURED}
+
+METRICS: dict[str, Metric] = {**_BY_NAME, **_of_baselines(_BY_NAME)}
+"""Every metric by its name, those of the baselines included."""

@@ -1,0 +1,283 @@
+"""The judge: pairs an attack's guesses with the truth and measures them, beside guesses made without any leak."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from seepage.metrics import baselines
+from seepage.metrics.labels import label_accuracy, label_count_error
+from seepage.metrics.matching import match, taken
+from seepage.metrics.perceptual import LpipsWeights, lpips
+from seepage.metrics.pixels import clip, mse, psnr, ssim
+from seepage.metrics.recovered import THRESHOLD, recovered
+from seepage.metrics.tabular import TOLERANCE, exact_match, mae
+from seepage.spec import DataSpec, Examples
+
+__all__ = ["Score", "Scored", "score", "score_images", "score_tabular"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One measured number.
+
+    Args:
+        item: place of the example among the true ones ("0", "1", ...), or "all" for a value of the whole client.
+        metric: a name in `seepage.metrics.METRICS`.
+        value: NaN where there was nothing to measure.
+
+    Example:
+        >>> Score("0", "psnr", 31.5).value
+        31.5
+    """
+
+    item: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """All numbers of one client, and the examples they were measured on.
+
+    Args:
+        scores: one after another, metric by metric.
+        guess_pixels: the guesses in the order of the truth, raw values; images are clipped to the range; NaN where
+            there was no guess.
+        truth_pixels: the client's examples, raw values.
+        matched_labels: the guessed targets in the order of the truth, -1 (or NaN for regression) where there was no
+            guess; `None` without guessed targets.
+
+    Example:
+        >>> import torch
+        >>> spec = DataSpec((1, 16, 16), classes=10)
+        >>> truth = Examples(torch.zeros(1, 1, 16, 16), torch.tensor([7]))
+        >>> scored = score_images(torch.full((1, 1, 16, 16), 0.1), None, truth, spec)
+        >>> [round(s.value, 4) for s in scored.scores if s.metric == "psnr"]
+        [20.0]
+    """
+
+    scores: list[Score]
+    guess_pixels: Tensor
+    truth_pixels: Tensor
+    matched_labels: Tensor | None
+
+
+def _check(guess: Tensor, targets: Tensor | None, truth: Examples, spec: DataSpec, public: Examples | None) -> None:
+    if len(truth) == 0:
+        raise ValueError("expected at least one true example, got none; leave clients without data out")
+    named = [("guess", guess), ("truth.x", truth.x)] + ([("public.x", public.x)] if public is not None else [])
+    for name, x in named:
+        if tuple(x.shape[1:]) != spec.shape:
+            raise ValueError(
+                f"expected `{name}` of shape (n, {', '.join(map(str, spec.shape))}) as the data spec says, "
+                f"got {tuple(x.shape)}; reshape it, or correct `DataSpec.shape`"
+            )
+    if targets is not None and len(guess) not in (0, len(targets)):
+        raise ValueError(
+            f"expected one guessed label per guess, got {len(targets)} labels for {len(guess)} guesses; "
+            "pass no guesses at all where only labels were found"
+        )
+
+
+def _plain(x: Tensor) -> Tensor:
+    # Scores are few and end in tables, so they are made in double precision on the CPU whatever the attack ran on.
+    return x.detach().cpu().double()
+
+
+def _each(metric: str, values: Tensor) -> list[Score]:
+    return [Score(str(item), metric, value) for item, value in enumerate(values.tolist())]
+
+
+def _matched_targets(targets: Tensor | None, order: Tensor, guesses: int, spec: DataSpec) -> Tensor | None:
+    if targets is None or len(targets) != guesses:
+        return None
+    return taken(targets.detach().cpu(), order, -1 if spec.classes is not None else math.nan)
+
+
+def _label_scores(targets: Tensor | None, truth: Examples, spec: DataSpec) -> list[Score]:
+    if targets is None or spec.classes is None:
+        return []
+    return [
+        Score("all", "label_accuracy", label_accuracy(targets, truth.y)),
+        Score("all", "label_count_error", label_count_error(targets, truth.y)),
+    ]
+
+
+def _public_guesses(public: Examples | None, targets: Tensor | None, n: int, spec: DataSpec) -> dict[str, Tensor]:
+    """What somebody with public data, and at best the guessed labels, would answer; normalised."""
+    if public is None:
+        return {}
+    guesses = {"public_mean": baselines.mean_image(public).expand(n, *spec.shape)}
+    if targets is not None and spec.classes is not None:
+        guesses["class_mean"] = baselines.class_mean(public, targets)
+    return {name: _plain(guess) for name, guess in guesses.items()}
+
+
+def score_images(
+    guess: Tensor,
+    guess_labels: Tensor | None,
+    truth: Examples,
+    spec: DataSpec,
+    public: Examples | None = None,
+    lpips_weights: LpipsWeights | None = None,
+    threshold: float = THRESHOLD,
+) -> Scored:
+    """Pairs guessed images with the true ones and measures every pair.
+
+    Per true image: mse, psnr, ssim, and lpips where there are weights; psnr and ssim of the best constant, of the
+    public mean and of the class mean of the guessed labels (each where its ingredients are given). Per client:
+    recovered, for the attack and each baseline, and the two label metrics where there are guessed labels.
+
+    Args:
+        guess: normalised images (m, c, h, w) in any order; m may differ from the number of true images.
+        guess_labels: (m,), or (n,) beside an empty `guess` where only labels were found; `None` if none were.
+        truth: the client's examples, normalised.
+        spec: of the data.
+        public: examples that anybody may have, normalised.
+        lpips_weights: from `seepage.metrics.perceptual.load_lpips`.
+        threshold: PSNR in dB above which an image counts as recovered.
+
+    Note:
+        A true image without a guess, or whose guess is not finite, has NaN for every value of its own and counts as
+        not recovered. Baselines are paired with the truth as the attack's guesses are.
+
+    Example:
+        >>> import torch
+        >>> spec = DataSpec((1, 16, 16), classes=10)
+        >>> x = torch.linspace(0, 1, 2 * 256).reshape(2, 1, 16, 16)
+        >>> found = score_images(x.flip(0), torch.tensor([4, 3]), Examples(x, torch.tensor([3, 3])), spec)
+        >>> [s.value for s in found.scores if s.metric in ("psnr", "recovered", "label_accuracy")]
+        [100.0, 100.0, 1.0, 0.5]
+        >>> found.matched_labels
+        tensor([3, 4])
+    """
+    _check(guess, guess_labels, truth, spec, public)
+    low, high = spec.low, spec.high
+    real = spec.pixels(_plain(truth.x))
+
+    def paired(pixels: Tensor) -> tuple[Tensor, Tensor]:
+        clipped = clip(pixels, low, high)
+        order = match(clipped, real, low, high)
+        return taken(clipped, order, math.nan), order
+
+    found, order = paired(spec.pixels(_plain(guess)))
+    psnr_of_attack = psnr(found, real, low, high)
+    scores = _each("mse", mse(found, real, low, high))
+    scores += _each("psnr", psnr_of_attack)
+    scores += _each("ssim", ssim(found, real, low, high))
+    if lpips_weights is not None:
+        scores += _each("lpips", lpips(found, real, low, high, lpips_weights))
+
+    others = {"constant": baselines.best_constant(real)}
+    for name, x in _public_guesses(public, guess_labels, len(truth), spec).items():
+        others[name] = paired(spec.pixels(x))[0]
+    shares = [Score("all", "recovered", recovered(psnr_of_attack, threshold))]
+    for name, pixels in others.items():
+        psnr_of_baseline = psnr(pixels, real, low, high)
+        scores += _each(f"psnr_of_{name}", psnr_of_baseline)
+        scores += _each(f"ssim_of_{name}", ssim(pixels, real, low, high))
+        shares.append(Score("all", f"recovered_of_{name}", recovered(psnr_of_baseline, threshold)))
+
+    return Scored(
+        scores + shares + _label_scores(guess_labels, truth, spec),
+        guess_pixels=found.float(),
+        truth_pixels=real.float(),
+        matched_labels=_matched_targets(guess_labels, order, len(guess), spec),
+    )
+
+
+def score_tabular(
+    guess: Tensor,
+    guess_labels: Tensor | None,
+    truth: Examples,
+    spec: DataSpec,
+    public: Examples | None = None,
+    tolerance: float = TOLERANCE,
+) -> Scored:
+    """Pairs guessed rows with the true ones and measures every pair.
+
+    Per true row: mae and exact_match, for the attack and for the public mean and class mean where their ingredients
+    are given. Per client: the two label metrics where there are guessed labels. All is measured on normalised
+    values, so that every feature weighs the same whatever its unit.
+
+    Args:
+        guess: normalised rows (m, features) in any order; m may differ from the number of true rows.
+        guess_labels: (m,), or (n,) beside an empty `guess` where only labels were found; `None` if none were.
+        truth: the client's examples, normalised.
+        spec: of the data.
+        public: examples that anybody may have, normalised.
+        tolerance: largest error with which a feature counts as found, in normalised units.
+
+    Note:
+        Rows are not clipped: the features of a table seldom share one range. A true row without a guess has NaN as
+        its mae and 0 as its exact_match.
+
+    Example:
+        >>> import torch
+        >>> truth = Examples(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), torch.tensor([0, 1]))
+        >>> guess = torch.tensor([[2.0, 3.5], [0.0, 1.0]])
+        >>> found = score_tabular(guess, torch.tensor([1, 1]), truth, DataSpec((2,), classes=2))
+        >>> [s.value for s in found.scores]
+        [0.0, 0.25, 1.0, 0.5, 0.5, 1.0]
+    """
+    _check(guess, guess_labels, truth, spec, public)
+    real = _plain(truth.x)
+
+    def paired(x: Tensor) -> tuple[Tensor, Tensor]:
+        order = match(x, real, 0.0, 1.0)
+        return taken(x, order, math.nan), order
+
+    found, order = paired(_plain(guess))
+    measures: dict[str, Callable[[Tensor], Tensor]] = {
+        "mae": lambda x: mae(x, real),
+        "exact_match": lambda x: exact_match(x, real, tolerance),
+    }
+    scores = [one for name, measure in measures.items() for one in _each(name, measure(found))]
+    for baseline, x in _public_guesses(public, guess_labels, len(truth), spec).items():
+        rows, _ = paired(x)
+        for name, measure in measures.items():
+            scores += _each(f"{name}_of_{baseline}", measure(rows))
+    return Scored(
+        scores + _label_scores(guess_labels, truth, spec),
+        guess_pixels=spec.pixels(found).float(),
+        truth_pixels=spec.pixels(real).float(),
+        matched_labels=_matched_targets(guess_labels, order, len(guess), spec),
+    )
+
+
+def score(
+    guess: Tensor,
+    guess_labels: Tensor | None,
+    truth: Examples,
+    spec: DataSpec,
+    public: Examples | None = None,
+    lpips_weights: LpipsWeights | None = None,
+    threshold: float = THRESHOLD,
+    tolerance: float = TOLERANCE,
+) -> Scored:
+    """Measures an attack's guess with `score_images` or `score_tabular`, as the data spec says.
+
+    Args:
+        guess: normalised inputs (m, ...) in any order.
+        guess_labels: (m,), or `None`; the guessed targets for regression.
+        truth: the client's examples, normalised.
+        spec: of the data.
+        public: examples that anybody may have, normalised.
+        lpips_weights: for images.
+        threshold: for images, PSNR in dB above which one counts as recovered.
+        tolerance: for tables, largest error with which a feature counts as found.
+
+    Example:
+        >>> import torch
+        >>> truth = Examples(torch.tensor([[0.0, 1.0]]), torch.tensor([0.7]))
+        >>> scored = score(torch.tensor([[0.0, 0.5]]), None, truth, DataSpec((2,)))
+        >>> {s.metric: s.value for s in scored.scores}
+        {'mae': 0.25, 'exact_match': 0.5}
+    """
+    if spec.is_image:
+        return score_images(guess, guess_labels, truth, spec, public, lpips_weights, threshold)
+    return score_tabular(guess, guess_labels, truth, spec, public, tolerance)
