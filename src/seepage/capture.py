@@ -1,0 +1,499 @@
+"""What went over the wire, and the client's data kept apart from it; both as plain data on disk.
+
+A capture is a folder: `capture.json` (schema version, who answered in which round, with which files) and one
+safetensors file per global state and per answer. A secret is one safetensors file of its own. Nothing is ever
+unpickled.
+
+One sign convention everywhere: update = parameters before − parameters after.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from seepage.spec import Examples
+from seepage.task import Params, Task
+
+__all__ = [
+    "Capture",
+    "CaptureError",
+    "Exchange",
+    "Problem",
+    "Secret",
+    "examine",
+    "read_capture",
+    "read_gradient",
+    "read_pair",
+    "read_secret",
+    "write_capture",
+    "write_secret",
+]
+
+SCHEMA = 1
+Kind = Literal["gradient", "update", "weights"]
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """One question and answer: the global model that a client received and what it sent back.
+
+    Args:
+        round: number of the round.
+        before: the global model's parameters.
+        answer: what was sent, by parameter name.
+        kind: whether the answer is a gradient, an update (before − after) or the new weights.
+        buffers_before: the global model's buffers.
+        buffers_after: the buffers that came back, if any did.
+        examples: how many examples the client says it trained on, if it says so.
+    """
+
+    round: int
+    before: Params
+    answer: Params
+    kind: Kind
+    buffers_before: Params
+    buffers_after: Params | None = None
+    examples: int | None = None
+
+    @property
+    def update(self) -> Params:
+        """Parameters before − after, or the gradient."""
+        if self.kind != "weights":
+            return self.answer
+        return {name: self.before[name] - after for name, after in self.answer.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """All that was seen of one client, or of an aggregate of several.
+
+    Args:
+        client: its name.
+        exchanges: in order of rounds.
+        members: the clients whose sum this is, where only an aggregate was visible.
+    """
+
+    client: str
+    exchanges: tuple[Exchange, ...]
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Secret:
+    """The client's own examples, for scoring; taken by `observe` and `score` alone."""
+
+    client: str
+    examples: Examples
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a capture.
+
+    Args:
+        where: file or exchange.
+        key: parameter or buffer.
+        what: expected and got.
+        fix: what to do.
+        fatal: whether an attack on it would be meaningless.
+    """
+
+    where: str
+    key: str
+    what: str
+    fix: str
+    fatal: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.key}: {self.what}; {self.fix}"
+
+
+class CaptureError(ValueError):
+    """A capture that cannot be used; the message names file, key and fix for each problem."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+def examine(capture: Capture, task: Task) -> list[Problem]:
+    """Every inconsistency between a capture and the module it is said to come from.
+
+    Example:
+        >>> from torch import nn
+        >>> from seepage.spec import DataSpec
+        >>> task = Task(nn.Linear(2, 2, bias=False), DataSpec((2,), classes=2))
+        >>> same = Exchange(0, task.params, task.params, "weights", {})
+        >>> [problem.what for problem in examine(Capture("a", (same,)), task)]
+        ['expected the answer to differ from the global model, got the same numbers']
+    """
+    problems = []
+    for exchange in capture.exchanges:
+        where = f"client {capture.client}, round {exchange.round}"
+        problems += _compare(f"{where}, before", exchange.before, task.params, "parameter")
+        problems += _compare(f"{where}, {exchange.kind}", exchange.answer, task.params, "parameter")
+        problems += _compare(f"{where}, buffers before", exchange.buffers_before, task.buffers, "buffer")
+        if exchange.buffers_after is not None:
+            problems += _compare(f"{where}, buffers after", exchange.buffers_after, task.buffers, "buffer")
+            problems += _changed_buffers(where, exchange.buffers_before, exchange.buffers_after)
+        if not problems:
+            problems += _unchanged(where, exchange)
+    return problems
+
+
+def _compare(where: str, got: Params, expected: Params, noun: str) -> list[Problem]:
+    problems = [
+        Problem(where, name, f"expected this {noun} of the module, got none", f"add it, or use the module without {name}")
+        for name in expected
+        if name not in got
+    ]
+    for name, tensor in got.items():
+        if name not in expected:
+            fix = "remove it, or use the module that has it"
+            problems.append(Problem(where, name, f"expected only the module's {noun}s, got one more", fix))
+            continue
+        like = expected[name]
+        if tensor.shape != like.shape:
+            what = f"expected shape {tuple(like.shape)}, got {tuple(tensor.shape)}"
+            problems.append(Problem(where, name, what, "build the module with the sizes that were trained"))
+        elif tensor.dtype != like.dtype:
+            what = f"expected {like.dtype}, got {tensor.dtype}"
+            problems.append(Problem(where, name, what, f"convert it, or the module with .to({tensor.dtype})"))
+        elif not torch.isfinite(tensor).all():
+            bad = int((~torch.isfinite(tensor)).sum())
+            what = f"expected finite numbers, got {bad} of {tensor.numel()} NaN or infinite"
+            problems.append(Problem(where, name, what, "drop this round; the client's training diverged"))
+    return problems
+
+
+def _changed_buffers(where: str, before: Params, after: Params) -> list[Problem]:
+    changed = [name for name, b in before.items() if name in after and not torch.equal(b, after[name])]
+    if not changed:
+        return []
+    what = f"{len(changed)} of {len(before)} buffers differ between question and answer, so the client trained in train mode"
+    return [Problem(where, changed[0], what, "attack with batch_norm = 'train' in the recipe", fatal=False)]
+
+
+def _unchanged(where: str, exchange: Exchange) -> list[Problem]:
+    still = [name for name, u in exchange.update.items() if not u.any()]
+    if len(still) == len(exchange.update):
+        if exchange.kind == "weights":
+            what = "expected the answer to differ from the global model, got the same numbers"
+        else:
+            what = f"expected a non-zero {exchange.kind}, got zeros"
+        return [Problem(where, "all", what, "check that the client trained, and that the two files are not one")]
+    if not still:
+        return []
+    what = f"{len(still)} of {len(exchange.update)} tensors did not change"
+    return [Problem(where, still[0], what, "freeze them in the module (requires_grad=False) if the client did", False)]
+
+
+# Files of Seepage's own.
+
+
+def write_capture(folder: Path, captures: Sequence[Capture]) -> None:
+    """Write captures as one folder, whole or not at all.
+
+    A global state that several clients received is stored once.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        building = Path(scratch) / "capture"
+        building.mkdir()
+        states: dict[tuple[int, ...], str] = {}
+        clients = []
+        for c, capture in enumerate(captures):
+            exchanges = []
+            for e, exchange in enumerate(capture.exchanges):
+                state = {**_prefixed("params", exchange.before), **_prefixed("buffers", exchange.buffers_before)}
+                identity = tuple(id(tensor) for tensor in state.values())
+                if identity not in states:
+                    states[identity] = f"state-{len(states):04d}.safetensors"
+                    _save(state, building / states[identity])
+                answer = f"answer-{c:04d}-{e:04d}.safetensors"
+                _save(
+                    {**_prefixed("params", exchange.answer), **_prefixed("buffers", exchange.buffers_after or {})},
+                    building / answer,
+                )
+                exchanges.append(
+                    {
+                        "round": exchange.round,
+                        "kind": exchange.kind,
+                        "examples": exchange.examples,
+                        "buffers": exchange.buffers_after is not None,
+                        "before": states[identity],
+                        "answer": answer,
+                    }
+                )
+            clients.append({"client": capture.client, "members": list(capture.members), "exchanges": exchanges})
+        digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(building.iterdir())}
+        header = {"schema": SCHEMA, "what": "seepage capture", "clients": clients, "sha256": digests}
+        (building / "capture.json").write_text(json.dumps(header, indent=1))
+        if folder.exists():
+            raise FileExistsError(f"{folder}: expected no such folder yet; remove it or choose another name")
+        os.rename(building, folder)
+
+
+def read_capture(folder: Path) -> list[Capture]:
+    """Read what `write_capture` wrote.
+
+    Raises:
+        CaptureError: naming the file, the key and the fix, if anything is missing, damaged or of another version.
+    """
+    path = Path(folder) / "capture.json"
+    header = _read_header(path, "seepage capture")
+    digests: Mapping[str, str] = header["sha256"]
+    loaded: dict[str, dict[str, Tensor]] = {}
+
+    def load(name: str) -> dict[str, Tensor]:
+        if name not in loaded:
+            file = path.parent / Path(name).name
+            if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() != digests.get(name):
+                raise _error(file, "sha256", "expected the checksum in capture.json, got another", "copy the file again")
+            loaded[name] = _load(file)
+        return loaded[name]
+
+    captures = []
+    try:
+        for client in header["clients"]:
+            exchanges = []
+            for entry in client["exchanges"]:
+                state, answer = load(entry["before"]), load(entry["answer"])
+                exchanges.append(
+                    Exchange(
+                        entry["round"],
+                        _part("params", state),
+                        _part("params", answer),
+                        entry["kind"],
+                        _part("buffers", state),
+                        _part("buffers", answer) if entry["buffers"] else None,
+                        entry["examples"],
+                    )
+                )
+            captures.append(Capture(client["client"], tuple(exchanges), tuple(client["members"])))
+    except (KeyError, TypeError) as missing:
+        raise _error(path, str(missing), "expected this key in the header", "write the capture again") from missing
+    return captures
+
+
+def write_secret(path: Path, secret: Secret) -> None:
+    """Write a client's examples to a file of their own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    header = {"schema": SCHEMA, "what": "seepage secret", "client": secret.client}
+    save_file(
+        {"x": secret.examples.x.contiguous(), "y": secret.examples.y.contiguous()},
+        scratch,
+        metadata={"seepage": json.dumps(header)},
+    )
+    os.replace(scratch, path)
+
+
+def read_secret(path: Path) -> Secret:
+    """Read what `write_secret` wrote."""
+    from safetensors import safe_open
+
+    tensors = _load(path)
+    with safe_open(path, framework="pt") as file:
+        header = json.loads((file.metadata() or {}).get("seepage", "{}"))
+    if header.get("what") != "seepage secret" or header.get("schema") != SCHEMA:
+        what = f"expected a secret of schema {SCHEMA}, got {header.get('what')!r} of schema {header.get('schema')}"
+        raise _error(path, "header", what, "give a file that write_secret wrote")
+    return Secret(header["client"], Examples(tensors["x"], tensors["y"]))
+
+
+# Files of others.
+
+
+def read_pair(before: Path, after: Path, task: Task, *, client: str = "client", examples: int | None = None) -> Capture:
+    """A capture from two files of weights: the global model and what the client made of it.
+
+    Args:
+        before: PyTorch state dict (`.pt`, `.pth`, read with `weights_only=True`), `.npz` or `.safetensors`.
+        after: the same for the client's weights.
+        task: the module that the keys belong to.
+        client: name.
+        examples: how many examples the client trained on, if known.
+
+    Raises:
+        CaptureError: listing everything that does not fit the module.
+    """
+    first, second = _read_tensors(before), _read_tensors(after)
+    problems = [
+        *_compare(str(before), first, {**task.params, **task.buffers}, "entry"),
+        *_compare(str(after), second, {**task.params, **task.buffers}, "entry"),
+    ]
+    if problems:
+        raise CaptureError(problems)
+    exchange = Exchange(
+        0,
+        {name: first[name] for name in task.params},
+        {name: second[name] for name in task.params},
+        "weights",
+        {name: first[name] for name in task.buffers},
+        {name: second[name] for name in task.buffers},
+        examples,
+    )
+    return _sound(Capture(client, (exchange,)), task)
+
+
+def read_gradient(
+    path: Path, task: Task, *, before: Path | None = None, client: str = "client", examples: int | None = None
+) -> Capture:
+    """A capture from a gradient: tensors by name, or a list in the order of the module's parameters.
+
+    Args:
+        path: `.pt` (a list, tuple or dictionary of tensors), `.npz` (by name, or `arr_0`, `arr_1`, …) or `.safetensors`.
+        task: the module.
+        before: the global weights; the module's own when absent.
+        client: name.
+        examples: how many examples the gradient is the mean over, if known.
+    """
+    gradient = _read_tensors(path)
+    if all(name.removeprefix("arr_").isdigit() for name in gradient):
+        if len(gradient) != len(task.params):
+            what = f"expected {len(task.params)} tensors, one per parameter, got {len(gradient)}"
+            raise _error(path, "list", what, "write one gradient per trainable parameter, in the module's order")
+        ordered = sorted(gradient, key=lambda name: int(name.removeprefix("arr_")))
+        gradient = {name: gradient[key] for name, key in zip(task.params, ordered, strict=True)}
+    state = {**task.params, **task.buffers} if before is None else _read_tensors(before)
+    problems = _compare(str(path), gradient, task.params, "parameter")
+    problems += _compare(str(before), state, {**task.params, **task.buffers}, "entry")
+    if problems:
+        raise CaptureError(problems)
+    exchange = Exchange(
+        0,
+        {name: state[name] for name in task.params},
+        {name: gradient[name] for name in task.params},
+        "gradient",
+        {name: state[name] for name in task.buffers},
+        None,
+        examples,
+    )
+    return _sound(Capture(client, (exchange,)), task)
+
+
+def _sound(capture: Capture, task: Task) -> Capture:
+    fatal = [problem for problem in examine(capture, task) if problem.fatal]
+    if fatal:
+        raise CaptureError(fatal)
+    return capture
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    path = Path(path)
+    if not path.exists():
+        raise _error(path, "file", "expected a file, got none", "check the path")
+    if path.suffix == ".safetensors":
+        return _load(path)
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
+        except (ValueError, OSError, TypeError) as error:
+            what = f"expected plain numeric arrays, got: {error}"
+            raise _error(path, "npz", what, "save with numpy.savez and no object arrays") from error
+    if path.suffix in (".pt", ".pth", ".bin"):
+        return _read_torch(path)
+    raise _error(path, "suffix", f"expected .pt, .pth, .npz or .safetensors, got {path.suffix!r}", "convert the file")
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        what = f"expected a file of tensors alone, got: {str(error).splitlines()[0]}"
+        raise _error(path, "pickle", what, "save `module.state_dict()` rather than the module") from error
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if isinstance(content, list | tuple):
+        content = {str(i): tensor for i, tensor in enumerate(content)}
+    if not isinstance(content, Mapping) or not all(isinstance(t, Tensor) for t in content.values()):
+        what = f"expected a state dict or a list of tensors, got {type(content).__name__}"
+        raise _error(path, "content", what, "save `module.state_dict()`, or a list of gradients")
+    return {str(name): tensor.detach() for name, tensor in content.items()}
+
+
+# Small pieces of the above.
+
+
+def _error(path: Path, key: str, what: str, fix: str) -> CaptureError:
+    return CaptureError([Problem(str(path), key, what, fix)])
+
+
+def _prefixed(prefix: str, params: Params) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": tensor for name, tensor in params.items()}
+
+
+def _part(prefix: str, tensors: Mapping[str, Tensor]) -> Params:
+    return {
+        name.removeprefix(f"{prefix}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}/")
+    }
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    # safetensors sorts by size; the order of parameters is kept in the metadata.
+    order = json.dumps(list(tensors))
+    save_file({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, path, metadata={"order": order})
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    from safetensors import safe_open
+
+    if not Path(path).exists():
+        raise _error(path, "file", "expected a file, got none", "copy it beside capture.json")
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            order = json.loads((file.metadata() or {}).get("order", "null"))
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        raise _error(path, "safetensors", f"expected a readable file, got: {error}", "copy the file again") from error
+    return tensors if order is None or set(order) != set(tensors) else {name: tensors[name] for name in order}
+
+
+def _read_header(path: Path, expected: str) -> dict[str, Any]:
+    if not path.exists():
+        raise _error(path, "file", "expected a header, got none", "give the folder that write_capture wrote")
+    try:
+        header = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise _error(path, "json", f"expected JSON, got: {error}", "copy the file again") from error
+    if not isinstance(header, dict) or header.get("what") != expected or header.get("schema") != SCHEMA:
+        got = (header.get("what"), header.get("schema")) if isinstance(header, dict) else type(header).__name__
+        what = f"expected a {expected} of schema {SCHEMA}, got {got}"
+        raise _error(path, "schema", what, "read it with the version of seepage that wrote it")
+    return header
+
+
+def moved(capture: Capture, device: torch.device | str) -> Capture:
+    """The same capture on another device."""
+
+    def move(params: Params) -> Params:
+        return {name: tensor.to(device) for name, tensor in params.items()}
+
+    return replace(
+        capture,
+        exchanges=tuple(
+            replace(
+                e,
+                before=move(e.before),
+                answer=move(e.answer),
+                buffers_before=move(e.buffers_before),
+                buffers_after=None if e.buffers_after is None else move(e.buffers_after),
+            )
+            for e in capture.exchanges
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The pieces that attacks are made of: pure functions, written for one client."""

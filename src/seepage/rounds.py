@@ -1,0 +1,186 @@
+"""A federation by FedAvg: a server, many clients, rounds, and what of it can be seen.
+
+McMahan, Moore, Ramage, Hampson and Agüera y Arcas, 2017, "Communication-efficient learning of deep networks from
+decentralized data" (https://arxiv.org/abs/1602.05629).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from seepage.capture import Capture, Exchange, Secret
+from seepage.defences.base import Defence, NoDefence
+from seepage.local import Answer, answer
+from seepage.recipe import Recipe
+from seepage.spec import Examples
+from seepage.streams import Stream
+from seepage.task import Params, Task
+
+__all__ = ["Federation", "Round", "aggregate", "play"]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """How rounds are played.
+
+    Args:
+        rounds: how many.
+        per_round: clients sampled in each round; `None` is all of them.
+        visible: `"each"` answer, or only their `"aggregate"`, which is what secure aggregation leaves visible.
+        server_lr: step of the server along the mean update; for clients that send gradients it is the learning rate.
+    """
+
+    rounds: int = 1
+    per_round: int | None = None
+    visible: Literal["each", "aggregate"] = "each"
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"expected `rounds` of at least 1, got {self.rounds}")
+        if self.visible not in ("each", "aggregate"):
+            raise ValueError(f"expected `visible` to be 'each' or 'aggregate', got {self.visible!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round of a federation.
+
+    Args:
+        number: 0, 1, …
+        sampled: positions of the clients that answered.
+        captures: what was visible, one exchange each.
+        secrets: the examples behind each capture, in the same order.
+        params: the global model afterwards.
+        buffers: its buffers afterwards.
+        accuracy: of the global model afterwards on held-out data; `None` without any.
+    """
+
+    number: int
+    sampled: tuple[int, ...]
+    captures: tuple[Capture, ...]
+    secrets: tuple[Secret, ...]
+    params: Params
+    buffers: Params
+    accuracy: float | None
+
+
+def aggregate(answers: Sequence[Answer]) -> Answer:
+    """The mean of the answers weighted by their numbers of examples.
+
+    Example:
+        >>> one = Answer({"w": torch.tensor([1.0])}, {}, 1)
+        >>> three = Answer({"w": torch.tensor([5.0])}, {}, 3)
+        >>> aggregate([one, three]).update["w"], aggregate([one, three]).examples
+        (tensor([4.]), 4)
+    """
+    total = sum(a.examples for a in answers)
+
+    def mean(parts: Sequence[Params]) -> Params:
+        weighted = {}
+        for name, like in parts[0].items():
+            sums = sum(part[name].double() * (a.examples / total) for part, a in zip(parts, answers, strict=True))
+            assert isinstance(sums, torch.Tensor)
+            # Counters such as num_batches_tracked are whole numbers and stay so.
+            weighted[name] = (sums if like.is_floating_point() else sums.round()).to(like.dtype)
+        return weighted
+
+    return Answer(mean([a.update for a in answers]), mean([a.buffers for a in answers]), total)
+
+
+def play(
+    task: Task,
+    clients: Sequence[Examples],
+    recipe: Recipe,
+    federation: Federation,
+    rng: Stream,
+    *,
+    defence: Defence | None = None,
+    names: Sequence[str] | None = None,
+    held_out: Examples | None = None,
+    params: Params | None = None,
+    buffers: Params | None = None,
+) -> Iterator[Round]:
+    """Play the rounds one by one.
+
+    Args:
+        task: what is learnt.
+        clients: their examples.
+        recipe: how they train.
+        federation: how many rounds, who is sampled, what is visible.
+        rng: of the whole federation; each client and round draws from a stream of its own.
+        defence: what clients do differently.
+        names: of the clients; numbers when absent.
+        held_out: examples to measure accuracy on after each round.
+        params: the global model to begin with; the module's own when absent.
+        buffers: likewise.
+
+    Example:
+        >>> from torch import nn
+        >>> from seepage.spec import DataSpec
+        >>> task = Task(nn.Linear(2, 2), DataSpec((2,), classes=2))
+        >>> clients = [Examples(torch.eye(2) * k, torch.arange(2)) for k in (1.0, 2.0, 3.0)]
+        >>> [r.sampled for r in play(task, clients, Recipe(), Federation(2, per_round=2), Stream.from_seed(0))]
+        [(1, 2), (0, 1)]
+    """
+    defence = defence or NoDefence()
+    names = names or [str(i) for i in range(len(clients))]
+    params = task.params if params is None else params
+    buffers = task.buffers if buffers is None else buffers
+    per_round = federation.per_round or len(clients)
+    if per_round > len(clients):
+        raise ValueError(f"expected `per_round` of at most {len(clients)}, the number of clients, got {per_round}")
+    for number in range(federation.rounds):
+        here = rng / "round" / number
+        drawn = torch.randperm(len(clients), generator=(here / "sample").generator())[:per_round]
+        sampled = tuple(sorted(drawn.tolist()))
+        answers = [
+            answer(task, params, clients[i], recipe, defence, here / "client" / names[i], buffers=buffers)
+            for i in sampled
+        ]
+        whole = aggregate(answers)
+        if federation.visible == "aggregate":
+            members = tuple(names[i] for i in sampled)
+            shown = [("+".join(members), members, whole, Examples.join([clients[i] for i in sampled]))]
+        else:
+            shown = [(names[i], (), a, clients[i]) for i, a in zip(sampled, answers, strict=True)]
+        captures = tuple(
+            Capture(name, (_exchange(number, params, buffers, a, recipe),), members) for name, members, a, _ in shown
+        )
+        secrets = tuple(Secret(name, examples) for name, _, _, examples in shown)
+        params = {name: p - federation.server_lr * whole.update[name] for name, p in params.items()}
+        if recipe.sends_buffers:
+            buffers = whole.buffers
+        accuracy = None if held_out is None else task.accuracy(params, held_out.x, held_out.y, buffers=buffers)
+        yield Round(number, sampled, captures, secrets, params, buffers, accuracy)
+
+
+def _exchange(number: int, params: Params, buffers: Params, a: Answer, recipe: Recipe) -> Exchange:
+    sent = a.update
+    if recipe.sends == "weights":
+        sent = {name: params[name] - update for name, update in a.update.items()}
+    return Exchange(
+        number,
+        params,
+        sent,
+        recipe.sends,
+        buffers,
+        a.buffers if recipe.sends_buffers and a.buffers else None,
+        a.examples,
+    )
+
+
+def join_rounds(captures: Sequence[Capture]) -> list[Capture]:
+    """One capture per client with all its rounds, in order of first appearance."""
+    joined: dict[str, Capture] = {}
+    for capture in captures:
+        if capture.client in joined:
+            whole = joined[capture.client]
+            joined[capture.client] = replace(whole, exchanges=whole.exchanges + capture.exchanges)
+        else:
+            joined[capture.client] = capture
+    return list(joined.values())

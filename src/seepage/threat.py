@@ -1,0 +1,273 @@
+"""Who attacks, and what they may know: the one door between the client's data and an attack.
+
+`observe` is the only function that sees both sides. It lets through what the threat model grants, as copies, and nothing
+else: a `View` has no path to a `Secret`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.capture import Capture, Secret
+from seepage.defences.base import Defence, NoDefence
+from seepage.recipe import Recipe
+from seepage.spec import Examples
+from seepage.task import Params, Task
+
+__all__ = ["THREATS", "Fact", "NotKnown", "Seen", "Setting", "ThreatModel", "View", "observe"]
+
+
+class Fact(StrEnum):
+    """Something that a threat model grants beyond the messages themselves."""
+
+    COUNT = "count"  # how many examples the client trained on
+    RECIPE = "recipe"  # optimiser, learning rate, epochs, batch size, mode of BatchNorm
+    LABELS = "labels"  # how often each label occurs, handed over sorted
+    DEFENCE = "defence"  # which defence the client uses, without its noise
+    PUBLIC_DATA = "public data"  # examples from the same distribution that are nobody's secret
+
+    @property
+    def about(self) -> str:
+        """One sentence for the table in the documentation."""
+        return _ABOUT[self]
+
+
+_ABOUT = {
+    Fact.COUNT: "how many examples the client trained on",
+    Fact.RECIPE: "optimiser, learning rate, epochs, batch size and BatchNorm mode of local training",
+    Fact.LABELS: "how often each label occurs in the client's data (never which example has it)",
+    Fact.DEFENCE: "which defence the client uses, with its settings but not its random numbers",
+    Fact.PUBLIC_DATA: "examples of the same kind that belong to none of the clients",
+}
+
+
+class NotKnown(PermissionError):
+    """The threat model hides this fact."""
+
+    def __init__(self, threat: ThreatModel, fact: Fact) -> None:
+        self.fact = fact
+        super().__init__(
+            f"the threat model {threat.name!r} does not grant {fact.value!r}; "
+            f"it grants {sorted(f.value for f in threat.facts)}"
+        )
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """A named attacker.
+
+    Args:
+        name: as in tables and on the command line.
+        facts: what it knows beyond the messages.
+        about: who that is, in one sentence.
+    """
+
+    name: str
+    facts: frozenset[Fact]
+    about: str = ""
+
+
+_NAMED = (
+    ThreatModel(
+        "eavesdropper",
+        frozenset({Fact.COUNT}),
+        "reads the messages on their way (global model, answer, number of examples) and knows no more",
+    ),
+    ThreatModel(
+        "honest-server",
+        frozenset({Fact.COUNT, Fact.RECIPE}),
+        "runs the protocol as agreed, is curious, and knows how the clients train because it told them",
+    ),
+    ThreatModel(
+        "label-aware-server",
+        frozenset({Fact.COUNT, Fact.RECIPE, Fact.LABELS}),
+        "an honest server that also knows how often each label occurs, for instance from published statistics",
+    ),
+    ThreatModel(
+        "informed-server",
+        frozenset({Fact.COUNT, Fact.RECIPE, Fact.DEFENCE, Fact.PUBLIC_DATA}),
+        "an honest server that knows the clients' defence and holds public data of the same kind",
+    ),
+    ThreatModel(
+        "all-knowing-server",
+        frozenset(Fact),
+        "every fact there is but the data themselves: an upper bound, not a realistic attacker",
+    ),
+)
+THREATS: Mapping[str, ThreatModel] = MappingProxyType({threat.name: threat for threat in _NAMED})
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What the auditor knows about the federation; `observe` decides how much of it an attacker sees."""
+
+    task: Task
+    recipe: Recipe
+    defence: Defence = field(default_factory=NoDefence)
+    public: Examples | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One round as the attacker saw it, clients first in every tensor."""
+
+    round: int
+    params: Params
+    buffers: Params
+    update: Params
+    buffers_after: Params | None
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """All that an attacker holds: the messages and the granted facts.
+
+    Args:
+        threat: who is looking.
+        task: the module, loss and data description, which are public in every federation.
+        clients: their names, one per entry of the client axis.
+        kind: `"gradient"` or `"update"`.
+        rounds: what was seen, oldest first.
+    """
+
+    threat: ThreatModel
+    task: Task
+    clients: tuple[str, ...]
+    kind: str
+    rounds: tuple[Seen, ...]
+    _granted: Mapping[Fact, Any]
+
+    def knows(self, fact: Fact) -> bool:
+        """Whether `fact` was granted and there is something to know."""
+        return fact in self._granted
+
+    def _fact(self, fact: Fact) -> Any:
+        if fact not in self._granted:
+            raise NotKnown(self.threat, fact)
+        return self._granted[fact]
+
+    @property
+    def params(self) -> Params:
+        """The global model in the last round, (clients, …)."""
+        return self.rounds[-1].params
+
+    @property
+    def buffers(self) -> Params:
+        """The global model's buffers in the last round, (clients, …)."""
+        return self.rounds[-1].buffers
+
+    @property
+    def update(self) -> Params:
+        """The update or gradient of the last round, (clients, …)."""
+        return self.rounds[-1].update
+
+    @property
+    def count(self) -> int:
+        """Examples per client."""
+        return int(self._fact(Fact.COUNT))
+
+    @property
+    def recipe(self) -> Recipe:
+        """How clients train."""
+        recipe: Recipe = self._fact(Fact.RECIPE)
+        return recipe
+
+    @property
+    def labels(self) -> Tensor:
+        """Each client's labels in ascending order, (clients, count)."""
+        labels: Tensor = self._fact(Fact.LABELS)
+        return labels
+
+    @property
+    def public(self) -> Examples:
+        """Public examples."""
+        public: Examples = self._fact(Fact.PUBLIC_DATA)
+        return public
+
+    @property
+    def assumed_recipe(self) -> Recipe:
+        """The recipe if it is known; else the guess that the answer is, up to scale, one gradient."""
+        return self.recipe if self.knows(Fact.RECIPE) else Recipe(sends="gradient")
+
+    @property
+    def assumed_defence(self) -> Defence:
+        """The defence without its noise if it is known; else none."""
+        return self._fact(Fact.DEFENCE) if self.knows(Fact.DEFENCE) else NoDefence()
+
+
+def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, threat: ThreatModel) -> View:
+    """What the attacker `threat` holds after the captured rounds.
+
+    Args:
+        pairs: for each client what was captured, and its secret if there is one (facts such as labels come from it).
+        setting: the federation.
+        threat: the facts to let through.
+
+    Raises:
+        ValueError: when the clients do not stack (other rounds, kinds or numbers of examples), or when a granted fact is
+            not there to be granted.
+    """
+    if not pairs:
+        raise ValueError("expected at least one capture to observe, got none")
+    captures = [capture for capture, _ in pairs]
+    kind = _one("kind of answer", ["gradient" if c.exchanges[-1].kind == "gradient" else "update" for c in captures])
+    rounds = _one("observed rounds", [tuple(e.round for e in c.exchanges) for c in captures])
+    seen = tuple(
+        Seen(
+            number,
+            _stack([c.exchanges[i].before for c in captures]),
+            _stack([c.exchanges[i].buffers_before for c in captures]),
+            _stack([c.exchanges[i].update for c in captures]),
+            _stack([after for c in captures if (after := c.exchanges[i].buffers_after) is not None])
+            if all(c.exchanges[i].buffers_after is not None for c in captures)
+            else None,
+        )
+        for i, number in enumerate(rounds)
+    )
+    granted: dict[Fact, Any] = {}
+    if Fact.COUNT in threat.facts:
+        granted[Fact.COUNT] = _one("number of examples", [_count(c, secret) for c, secret in pairs])
+    if Fact.RECIPE in threat.facts:
+        granted[Fact.RECIPE] = setting.recipe
+    if Fact.DEFENCE in threat.facts:
+        granted[Fact.DEFENCE] = setting.defence.expected
+    if Fact.LABELS in threat.facts:
+        if any(secret is None for _, secret in pairs):
+            raise ValueError(
+                f"the threat model {threat.name!r} grants labels, which come from the secret: expected one for every "
+                "client; hand the secret in, or choose a threat model without labels"
+            )
+        # Sorting makes a copy: nothing of the secret's memory or order passes.
+        granted[Fact.LABELS] = torch.stack([s.examples.y.sort().values for _, s in pairs if s is not None])
+    if Fact.PUBLIC_DATA in threat.facts and setting.public is not None:
+        granted[Fact.PUBLIC_DATA] = Examples(setting.public.x.clone(), setting.public.y.clone())
+    return View(threat, setting.task, tuple(c.client for c in captures), kind, seen, MappingProxyType(granted))
+
+
+def _stack(parts: Sequence[Params]) -> Params:
+    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def _count(capture: Capture, secret: Secret | None) -> int:
+    count = capture.exchanges[-1].examples
+    if count is None and secret is not None:
+        count = len(secret.examples)
+    if count is None:
+        raise ValueError(
+            f"client {capture.client}: the threat model grants the number of examples, but the capture does not say it; "
+            "read the capture with `examples=`"
+        )
+    return count
+
+
+def _one(what: str, values: Sequence[Any]) -> Any:
+    if len(set(values)) != 1:
+        raise ValueError(f"expected clients of one view to share the {what}, got {sorted(set(values), key=str)}")
+    return values[0]
