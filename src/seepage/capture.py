@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ __all__ = [
 
 SCHEMA = 1
 Kind = Literal["gradient", "update", "weights"]
+KINDS = get_args(Kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,14 +144,13 @@ def examine(capture: Capture, task: Task) -> list[Problem]:
     problems = []
     for exchange in capture.exchanges:
         where = f"client {capture.client}, round {exchange.round}"
-        problems += _compare(f"{where}, before", exchange.before, task.params, "parameter")
-        problems += _compare(f"{where}, {exchange.kind}", exchange.answer, task.params, "parameter")
-        problems += _compare(f"{where}, buffers before", exchange.buffers_before, task.buffers, "buffer")
+        misfits = _compare(f"{where}, before", exchange.before, task.params, "parameter")
+        misfits += _compare(f"{where}, {exchange.kind}", exchange.answer, task.params, "parameter")
+        misfits += _compare(f"{where}, buffers before", exchange.buffers_before, task.buffers, "buffer")
         if exchange.buffers_after is not None:
-            problems += _compare(f"{where}, buffers after", exchange.buffers_after, task.buffers, "buffer")
+            misfits += _compare(f"{where}, buffers after", exchange.buffers_after, task.buffers, "buffer")
             problems += _changed_buffers(where, exchange.buffers_before, exchange.buffers_after)
-        if not problems:
-            problems += _unchanged(where, exchange)
+        problems += misfits or _unchanged(where, exchange)
     return problems
 
 
@@ -255,14 +255,14 @@ def read_capture(folder: Path) -> list[Capture]:
     """
     path = Path(folder) / "capture.json"
     header = _read_header(path, "seepage capture")
-    digests: Mapping[str, str] = header["sha256"]
     loaded: dict[str, dict[str, Tensor]] = {}
 
     def load(name: str) -> dict[str, Tensor]:
         if name not in loaded:
             file = path.parent / Path(name).name
-            if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() != digests.get(name):
-                raise _error(file, "sha256", "expected the checksum in capture.json, got another", "copy the file again")
+            if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() != header["sha256"].get(name):
+                what = "expected the checksum in capture.json, got another"
+                raise _error(file, "sha256", what, "copy the file again")
             loaded[name] = _load(file)
         return loaded[name]
 
@@ -272,6 +272,9 @@ def read_capture(folder: Path) -> list[Capture]:
             exchanges = []
             for entry in client["exchanges"]:
                 state, answer = load(entry["before"]), load(entry["answer"])
+                if entry["kind"] not in KINDS:
+                    what = f"expected one of {KINDS}, got {entry['kind']!r}"
+                    raise _error(path, "kind", what, "write the capture again")
                 exchanges.append(
                     Exchange(
                         entry["round"],
@@ -284,7 +287,7 @@ def read_capture(folder: Path) -> list[Capture]:
                     )
                 )
             captures.append(Capture(client["client"], tuple(exchanges), tuple(client["members"])))
-    except (KeyError, TypeError) as missing:
+    except (KeyError, TypeError, AttributeError) as missing:
         raise _error(path, str(missing), "expected this key in the header", "write the capture again") from missing
     return captures
 
@@ -308,11 +311,18 @@ def read_secret(path: Path) -> Secret:
 
     tensors = _load(path)
     with safe_open(path, framework="pt") as file:
-        header = json.loads((file.metadata() or {}).get("seepage", "{}"))
+        try:
+            header = json.loads((file.metadata() or {}).get("seepage", "{}"))
+        except json.JSONDecodeError:
+            header = {}
     if header.get("what") != "seepage secret" or header.get("schema") != SCHEMA:
         what = f"expected a secret of schema {SCHEMA}, got {header.get('what')!r} of schema {header.get('schema')}"
         raise _error(path, "header", what, "give a file that write_secret wrote")
-    return Secret(header["client"], Examples(tensors["x"], tensors["y"]))
+    try:
+        return Secret(header["client"], Examples(tensors["x"], tensors["y"]))
+    except KeyError as missing:
+        what, fix = "expected this entry, got none", "give a file that write_secret wrote"
+        raise _error(path, str(missing), what, fix) from missing
 
 
 # Files of others.
@@ -347,7 +357,7 @@ def read_pair(before: Path, after: Path, task: Task, *, client: str = "client", 
         {name: second[name] for name in task.buffers},
         examples,
     )
-    return _sound(Capture(client, (exchange,)), task)
+    return _sound(Capture(client, (exchange,)), task, f"{before} and {after}")
 
 
 def read_gradient(
@@ -383,11 +393,11 @@ def read_gradient(
         None,
         examples,
     )
-    return _sound(Capture(client, (exchange,)), task)
+    return _sound(Capture(client, (exchange,)), task, str(path))
 
 
-def _sound(capture: Capture, task: Task) -> Capture:
-    fatal = [problem for problem in examine(capture, task) if problem.fatal]
+def _sound(capture: Capture, task: Task, files: str) -> Capture:
+    fatal = [replace(problem, where=files) for problem in examine(capture, task) if problem.fatal]
     if fatal:
         raise CaptureError(fatal)
     return capture
@@ -401,10 +411,10 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         return _load(path)
     if path.suffix == ".npz":
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
-        except (ValueError, OSError, TypeError) as error:
-            what = f"expected plain numeric arrays, got: {error}"
+        except Exception as error:
+            what = f"expected plain numeric arrays, got: {_first_line(error)}"
             raise _error(path, "npz", what, "save with numpy.savez and no object arrays") from error
     if path.suffix in (".pt", ".pth", ".bin"):
         return _read_torch(path)
@@ -415,7 +425,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        what = f"expected a file of tensors alone, got: {str(error).splitlines()[0]}"
+        what = f"expected a file of tensors alone, got: {_first_line(error)}"
         raise _error(path, "pickle", what, "save `module.state_dict()` rather than the module") from error
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
@@ -432,6 +442,10 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 def _error(path: Path, key: str, what: str, fix: str) -> CaptureError:
     return CaptureError([Problem(str(path), key, what, fix)])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _prefixed(prefix: str, params: Params) -> dict[str, Tensor]:
@@ -469,7 +483,7 @@ def _read_header(path: Path, expected: str) -> dict[str, Any]:
         raise _error(path, "file", "expected a header, got none", "give the folder that write_capture wrote")
     try:
         header = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise _error(path, "json", f"expected JSON, got: {error}", "copy the file again") from error
     if not isinstance(header, dict) or header.get("what") != expected or header.get("schema") != SCHEMA:
         got = (header.get("what"), header.get("schema")) if isinstance(header, dict) else type(header).__name__

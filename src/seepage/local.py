@@ -69,8 +69,8 @@ def local_update(
         >>> recipe = Recipe(SGD(lr=0.1), epochs=3)
         >>> x = torch.ones(4, 2, requires_grad=True)
         >>> update = local_update(task, {"weight": torch.zeros(1, 2)}, recipe.schedule(x, torch.ones(4)), recipe)
-        >>> update["weight"]
-        tensor([[-0.3920, -0.3920]], grad_fn=<SubBackward0>)
+        >>> update["weight"].detach()
+        tensor([[-0.3920, -0.3920]])
     """
     return _train(task, params, schedule, recipe, defence, rng, buffers, keep_every)[0]
 
@@ -151,7 +151,7 @@ def _per_example(loss, defence: Defence, rng: Stream | None, theta: Tensor, buff
     def one(x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
         return grad(loss, has_aux=True)(theta, buffers, x[None], y[None])  # type: ignore[no-any-return]
 
-    vectors, _ = vmap(one)(x, y)
+    vectors, _ = vmap(one, randomness="different")(x, y)  # each example has dropout masks of its own
     rngs = [None if rng is None else rng / i for i in range(len(x))]
     defended = torch.stack([defence.on_example_gradient(v, r) for v, r in zip(vectors, rngs, strict=True)])
     return defended.mean(0), buffers

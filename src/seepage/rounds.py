@@ -42,6 +42,8 @@ class Federation:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"expected `rounds` of at least 1, got {self.rounds}")
+        if self.per_round is not None and self.per_round < 1:
+            raise ValueError(f"expected `per_round` of at least 1, or none for all clients, got {self.per_round}")
         if self.visible not in ("each", "aggregate"):
             raise ValueError(f"expected `visible` to be 'each' or 'aggregate', got {self.visible!r}")
 
@@ -83,10 +85,12 @@ def aggregate(answers: Sequence[Answer]) -> Answer:
     def mean(parts: Sequence[Params]) -> Params:
         weighted = {}
         for name, like in parts[0].items():
-            sums = sum(part[name].double() * (a.examples / total) for part, a in zip(parts, answers, strict=True))
-            assert isinstance(sums, torch.Tensor)
+            whole = like.double()
+            for part, a in zip(parts, answers, strict=True):
+                # Differences, so that what no client changed (a frozen parameter) stays as it is to the last bit.
+                whole = whole + (part[name].double() - like.double()) * (a.examples / total)
             # Counters such as num_batches_tracked are whole numbers and stay so.
-            weighted[name] = (sums if like.is_floating_point() else sums.round()).to(like.dtype)
+            weighted[name] = (whole if like.is_floating_point() else whole.round()).to(like.dtype)
         return weighted
 
     return Answer(mean([a.update for a in answers]), mean([a.buffers for a in answers]), total)
@@ -125,7 +129,7 @@ def play(
         >>> task = Task(nn.Linear(2, 2), DataSpec((2,), classes=2))
         >>> clients = [Examples(torch.eye(2) * k, torch.arange(2)) for k in (1.0, 2.0, 3.0)]
         >>> [r.sampled for r in play(task, clients, Recipe(), Federation(2, per_round=2), Stream.from_seed(0))]
-        [(1, 2), (0, 1)]
+        [(0, 1), (0, 1)]
     """
     defence = defence or NoDefence()
     names = names or [str(i) for i in range(len(clients))]

@@ -71,11 +71,15 @@ class DataSpec:
         """What the module eats back to raw values; any leading axes; nothing is clipped."""
         return x * self._along_channels(self.std, x) + self._along_channels(self.mean, x)
 
-    def clip(self, x: Tensor) -> Tensor:
-        """The nearest `x` whose raw values lie in [`low`, `high`]."""
-        low, high = torch.full((), self.low, dtype=x.dtype), torch.full((), self.high, dtype=x.dtype)
-        lower, upper = self.normalise(low.to(x.device)), self.normalise(high.to(x.device))
-        return torch.maximum(torch.minimum(x, upper), lower)
+    def box(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest and largest normalised values, of the type and device of `like`.
+
+        Example:
+            >>> DataSpec((1, 2, 2), mean=(0.5,), std=(0.25,)).box(torch.zeros(1))[1].flatten()
+            tensor([2.])
+        """
+        low, high = (torch.full((), v, dtype=like.dtype, device=like.device) for v in (self.low, self.high))
+        return self.normalise(low), self.normalise(high)
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,4 +60,4 @@ class Stream:
             >>> Stream.from_seed(0).normal(2, 3).shape
             torch.Size([2, 3])
         """
-        return torch.randn(*shape, generator=self.generator(), dtype=torch.float64).to(device=device, dtype=dtype)
+        return torch.randn(shape, generator=self.generator(), dtype=torch.float64).to(device=device, dtype=dtype)

@@ -53,10 +53,12 @@ class NotKnown(PermissionError):
 
     def __init__(self, threat: ThreatModel, fact: Fact) -> None:
         self.fact = fact
-        super().__init__(
-            f"the threat model {threat.name!r} does not grant {fact.value!r}; "
-            f"it grants {sorted(f.value for f in threat.facts)}"
-        )
+        if fact in threat.facts:
+            message = f"the threat model {threat.name!r} grants {fact.value!r}, but there is none in this federation"
+        else:
+            granted = sorted(f.value for f in threat.facts)
+            message = f"the threat model {threat.name!r} does not grant {fact.value!r}; it grants {granted}"
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -244,15 +246,21 @@ def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, th
                 f"the threat model {threat.name!r} grants labels, which come from the secret: expected one for every "
                 "client; hand the secret in, or choose a threat model without labels"
             )
-        # Sorting makes a copy: nothing of the secret's memory or order passes.
-        granted[Fact.LABELS] = torch.stack([s.examples.y.sort().values for _, s in pairs if s is not None])
+        granted[Fact.LABELS] = torch.stack([_sorted(s.examples.y) for _, s in pairs if s is not None])
     if Fact.PUBLIC_DATA in threat.facts and setting.public is not None:
         granted[Fact.PUBLIC_DATA] = Examples(setting.public.x.clone(), setting.public.y.clone())
-    return View(threat, setting.task, tuple(c.client for c in captures), kind, seen, MappingProxyType(granted))
+    # A task of its own: the federation's was used by clients, and a module may keep what passes through it.
+    return View(threat, setting.task.fresh(), tuple(c.client for c in captures), kind, seen, MappingProxyType(granted))
 
 
 def _stack(parts: Sequence[Params]) -> Params:
     return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def _sorted(y: Tensor) -> Tensor:
+    """A copy in ascending order of rows: nothing of the secret's memory or order passes."""
+    rows, counts = torch.unique(y, dim=0, return_counts=True)
+    return torch.repeat_interleave(rows, counts, 0)
 
 
 def _count(capture: Capture, secret: Secret | None) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from seepage.data.tabular import Encoding
+from seepage.pieces.boxes import boxed
 
 
 def test_a_constant_column_does_no_harm() -> None:
@@ -31,5 +32,5 @@ def test_clipping_is_per_feature() -> None:
     table = {"x": np.array([0.0, 10.0]), "kind": np.array(["a", "b"])}
     encoding = Encoding.of(table)
     spec = encoding.spec(classes=2)
-    clipped = spec.clip(torch.full((1, 3), 99.0))
+    clipped = boxed(spec, torch.zeros(1))(torch.full((1, 3), 99.0))
     torch.testing.assert_close(spec.pixels(clipped), torch.ones(1, 3))

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
 from common.nets import (
     CLASSES,
     Recurrent,
@@ -21,9 +24,6 @@ from common.nets import (
     relative_error,
     seeded,
 )
-from torch import Tensor, nn
-from torch.func import vmap
-
 from seepage.engine.sweep import flatten, unflatten
 from seepage.engine.unrolled import unrolled_update
 from seepage.local import local_update
@@ -62,7 +62,7 @@ def gradients(simulate: Simulation, params: Params, x: Tensor, y: Tensor) -> dic
     }
 
 
-def swept(task: Task, recipe: Recipe, keep_every: int = 1) -> Simulation:
+def swept(task: Task, recipe: Recipe, keep_every: int | None = 1) -> Simulation:
     def simulate(params: Params, x: Tensor, y: Tensor) -> Params:
         return local_update(task, params, recipe.schedule(x, y), recipe, keep_every=keep_every)
 
@@ -108,9 +108,9 @@ def test_batch_norm_is_followed_in_both_modes(mode: str) -> None:
     assert_same_gradients(gradients(swept(task, recipe), task.params, examples.x, examples.y), expected)
 
 
-@pytest.mark.parametrize("keep_every", [3, 7, 100])
+@pytest.mark.parametrize("keep_every", [None, 3, 7, 100])
 @pytest.mark.parametrize("optimiser", [SGD(0.1, momentum=0.9), Adam(1e-2)], ids=str)
-def test_keeping_fewer_states_changes_no_number(optimiser: SGD | Adam, keep_every: int) -> None:
+def test_keeping_fewer_states_changes_no_number(optimiser: SGD | Adam, keep_every: int | None) -> None:
     task, examples = image_task(batch_resnet), images(5)
     recipe = Recipe(optimiser, epochs=7, batch_size=3)
     every = gradients(swept(task, recipe), task.params, examples.x, examples.y)
@@ -142,9 +142,7 @@ def test_regression_is_followed_with_its_targets(optimiser: SGD | Adam) -> None:
 
 @pytest.mark.parametrize("optimiser", [SGD(0.1, momentum=0.9), Adam(1e-2)], ids=str)
 @pytest.mark.parametrize("net", NETS)
-def test_forward_mode_and_reverse_mode_adjoints_agree(
-    net: Callable[[], nn.Module], optimiser: SGD | Adam
-) -> None:
+def test_forward_mode_and_reverse_mode_adjoints_agree(net: Callable[[], nn.Module], optimiser: SGD | Adam) -> None:
     examples, recipe = images(5), Recipe(optimiser, epochs=2, batch_size=3)
     results = []
     for forward_mode in (True, False):
@@ -155,11 +153,11 @@ def test_forward_mode_and_reverse_mode_adjoints_agree(
     assert_same_gradients(results[0], results[1])
 
 
-@pytest.mark.parametrize("keep_every", [1, 2])
+@pytest.mark.parametrize("keep_every", [None, 2])
 @pytest.mark.parametrize("optimiser", [SGD(0.1, momentum=0.9), Adam(1e-2)], ids=str)
 @pytest.mark.parametrize("net", NETS)
 def test_mapped_over_clients_equals_one_by_one(
-    net: Callable[[], nn.Module], optimiser: SGD | Adam, keep_every: int
+    net: Callable[[], nn.Module], optimiser: SGD | Adam, keep_every: int | None
 ) -> None:
     task, recipe = image_task(net), Recipe(optimiser, epochs=2, batch_size=3)
     clients = [images(5, seed) for seed in range(3)]
@@ -175,7 +173,11 @@ def test_mapped_over_clients_equals_one_by_one(
     value = (updates * numbers(updates.shape[1], seed=99)).sum()
     x_bar, *params_bar = torch.autograd.grad(value, [x, *params.values()])
     for i, expected in enumerate(one_by_one):
-        got = {"update": updates[i].detach(), "x": x_bar[i], "params": torch.cat([p[i].reshape(-1) for p in params_bar])}
+        got = {
+            "update": updates[i].detach(),
+            "x": x_bar[i],
+            "params": torch.cat([p[i].reshape(-1) for p in params_bar]),
+        }
         assert_same_gradients(got, expected, 1e-9)
 
 

@@ -17,6 +17,7 @@ from seepage.engine.minimise import best_start, minimise
 from seepage.engine.optimisers import adam, drops, signed
 from seepage.finding import Finding
 from seepage.local import local_update
+from seepage.pieces.boxes import boxed
 from seepage.pieces.distances import cosine
 from seepage.pieces.labels import recover_labels
 from seepage.pieces.priors import total_variation
@@ -71,13 +72,14 @@ class InvertingGradients:
             distance = cosine(guess, update)
             return distance + self.tv * total_variation(x) if self.tv and task.spec.is_image else distance
 
+        start = normal_start(view, self.starts, rng / "start")
         found = minimise(
             objective,
-            normal_start(view, self.starts, rng / "start"),
+            start,
             (labels, view.params, view.buffers, view.update),
             optimiser=drops(signed(adam(self.lr)), self.steps),
             steps=self.steps,
-            project=task.spec.clip if self.boxed else None,
+            project=boxed(task.spec, start) if self.boxed else None,
             chunk=self.chunk,
             batched=task.batched,
         )

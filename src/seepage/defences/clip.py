@@ -36,5 +36,6 @@ class Clip(Defence):
     def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
         """Δ · min(1, S / ‖Δ‖)."""
         square = torch.stack([(u**2).sum() for u in update.values()]).sum()
-        scale = self.norm * torch.rsqrt(torch.clamp(square, min=self.norm**2))
+        tiny = torch.finfo(square.dtype).tiny  # a zero update has no direction, and stays zero
+        scale = (self.norm * torch.rsqrt(square.clamp(min=tiny))).clamp(max=1)
         return {name: u * scale for name, u in update.items()}

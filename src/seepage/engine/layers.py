@@ -2,11 +2,13 @@
 
 Every attack differentiates a gradient, for many clients at once. `check` finds, before any work is spent, the layers
 that stand in the way, says why, and names the fix; `purify` makes the copy of the module that Seepage computes with,
-in which layers that write to themselves (BatchNorm in train mode, dropout) are replaced by twins that do not.
+in which layers that write to themselves (BatchNorm in train mode, dropout), or whose second derivative torch gets wrong
+under `vmap` (LayerNorm, InstanceNorm), are replaced by twins that do not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,12 +16,21 @@ from enum import StrEnum
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
-__all__ = ["Concern", "Consequence", "fresh_statistics", "known_concerns", "pure_dropout_rng", "purify"]
+__all__ = [
+    "Concern",
+    "Consequence",
+    "fresh_statistics",
+    "known_concerns",
+    "plain_attention",
+    "pure_dropout_rng",
+    "purify",
+]
 
 
 class Consequence(StrEnum):
@@ -87,13 +98,55 @@ class PureBatchNorm(nn.Module):
     def _remember(self, mean: Tensor, unbiased_variance: Tensor) -> None:
         if self.running_mean is None:
             return
-        seen = self.num_batches_tracked + 1
+        # A layer that is used twice in one forward pass goes on from what it has just seen.
+        now = self.fresh or dict(self.named_buffers())
+        seen = now["num_batches_tracked"] + 1
         rate = 1 / seen.to(mean.dtype) if self.momentum is None else self.momentum
         self.fresh = {
-            "running_mean": self.running_mean + rate * (mean - self.running_mean),
-            "running_var": self.running_var + rate * (unbiased_variance - self.running_var),
+            "running_mean": now["running_mean"] + rate * (mean - now["running_mean"]),
+            "running_var": now["running_var"] + rate * (unbiased_variance - now["running_var"]),
             "num_batches_tracked": seen,
         }
+
+
+class PureLayerNorm(nn.Module):
+    """LayerNorm in plain operations.
+
+    Where autograd differentiates the result of `vmap(grad(…))`, the batching rule of torch's own kernel takes mean and
+    variance for constants, and the second derivative is silently wrong (pytorch/functorch#534).
+    """
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.normalized_shape, self.eps = norm.normalized_shape, norm.eps
+        self.weight, self.bias = norm.weight, norm.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = _standardised(x, [-1 - axis for axis in range(len(self.normalized_shape))], self.eps)
+        if self.weight is not None:
+            y = y * self.weight
+        return y if self.bias is None else y + self.bias
+
+
+class PureInstanceNorm(nn.Module):
+    """InstanceNorm in plain operations, for the reason given in `PureLayerNorm`."""
+
+    def __init__(self, norm: _InstanceNorm) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        self.weight, self.bias = norm.weight, norm.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = _standardised(x, list(range(2, x.dim())), self.eps)
+        shape = [-1] + [1] * (x.dim() - 2)
+        if self.weight is not None:
+            y = y * self.weight.reshape(shape)
+        return y if self.bias is None else y + self.bias.reshape(shape)
+
+
+def _standardised(x: Tensor, axes: list[int], eps: float) -> Tensor:
+    variance = x.var(axes, correction=0, keepdim=True)
+    return (x - x.mean(axes, keepdim=True)) * torch.rsqrt(variance + eps)
 
 
 class PureDropout(nn.Module):
@@ -124,25 +177,49 @@ def purify(module: nn.Module, train: bool) -> nn.Module:
         'PureBatchNorm'
     """
     pure = copy.deepcopy(module).train(train)
+    twins: dict[nn.Module, nn.Module] = {}  # a layer in two places stays one layer
     for parent, name, layer in list(_children(pure)):
-        if train and isinstance(layer, _BatchNorm):
-            setattr(parent, name, PureBatchNorm(layer))
+        if isinstance(layer, _BatchNorm) and _normalises_by_batch(layer, train):
+            setattr(parent, name, twins.setdefault(layer, PureBatchNorm(layer)))
+        # Others' kinds of these two may do more: torchvision's LayerNorm2d swaps axes. `Task.check` tries them.
+        elif isinstance(layer, nn.LayerNorm) and type(layer).forward is nn.LayerNorm.forward:
+            setattr(parent, name, twins.setdefault(layer, PureLayerNorm(layer)))
+        elif isinstance(layer, _InstanceNorm) and type(layer).forward is _InstanceNorm.forward:
+            setattr(parent, name, twins.setdefault(layer, PureInstanceNorm(layer)))
         elif isinstance(layer, _DropoutNd) and not isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout):
             whole = isinstance(layer, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
-            setattr(parent, name, PureDropout(layer.p, whole).train(train))
+            setattr(parent, name, twins.setdefault(layer, PureDropout(layer.p, whole).train(train)))
         elif isinstance(layer, nn.RNNBase):
             layer.dropout = 0.0
         elif isinstance(layer, nn.MultiheadAttention):
             layer.dropout = 0.0
-    if train and isinstance(pure, _BatchNorm):
+    if isinstance(pure, _BatchNorm) and _normalises_by_batch(pure, train):
         return PureBatchNorm(pure)
     return pure
 
 
+def _normalises_by_batch(layer: _BatchNorm, train: bool) -> bool:
+    return train or layer.running_mean is None
+
+
 def _children(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     for parent in module.modules():
-        for name, child in parent.named_children():
-            yield parent, name, child
+        # Not `named_children`, which passes over a layer's second place.
+        for name, child in parent._modules.items():
+            if child is not None:
+                yield parent, name, child
+
+
+@contextlib.contextmanager
+def plain_attention() -> Iterator[None]:
+    """Attention by matrix products alone: fused kernels have no second derivative, and some no batching rule."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def fresh_statistics(module: nn.Module) -> dict[str, Tensor]:

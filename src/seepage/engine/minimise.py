@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from seepage.engine.graphs import CaptureFailed, repeat
 from seepage.engine.lanes import Randomness, Tree, free_memory, out_of_memory, over_lanes
 from seepage.engine.optimisers import Optimiser
+from seepage.engine.progress import current_watcher
 
 __all__ = ["GraphMode", "Solution", "Status", "best_start", "minimise"]
 
@@ -119,7 +120,7 @@ def minimise(
     batched: bool = True,
     randomness: Randomness = "error",
     progress: Callable[[int, int, float], None] | None = None,
-    progress_every: int = 100,
+    progress_every: int = 20,
     graph: GraphMode = "auto",
 ) -> Solution:
     """Minimises an objective from every start of every client.
@@ -136,7 +137,8 @@ def minimise(
         chunk: lanes per program; all by default. Halved when memory runs out.
         batched: all lanes of a chunk in one program, or one after the other for what `torch.vmap` cannot batch.
         randomness: what random operations in the objective do, as in `torch.vmap`.
-        progress: called with the step, `steps` and the mean of the best values of the chunk so far.
+        progress: called with the step, `steps` and the mean of the best values of the chunk so far; whoever is
+            `watching` when absent.
         progress_every: steps between two calls of `progress`; each makes the host wait for the device.
         graph: on CUDA, capture the iteration in a graph: "auto" goes on without one, and warns, where that fails,
             "always" raises, "never" does not try.
@@ -160,6 +162,7 @@ def minimise(
     clients, starts = _check_start(start)
     _check_given(given, clients)
     _check_options(steps, chunk, progress_every, graph)
+    progress = progress or current_watcher()
     lanes = clients * starts
     flat = pytree.tree_map(lambda leaf: leaf.detach().reshape(lanes, *leaf.shape[2:]), start)
 

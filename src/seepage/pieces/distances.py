@@ -18,7 +18,7 @@ def cosine(guess: Params, target: Params) -> Tensor:
         tensor(1.)
     """
     inner, first, second = (
-        torch.stack([(a * b).sum() for a, b in zip(left.values(), right.values(), strict=True)]).sum()
+        torch.stack([(a * right[name]).sum() for name, a in left.items()]).sum()
         for left, right in ((guess, target), (guess, guess), (target, target))
     )
     # The smallest normal number keeps the gradient finite where an update vanishes, and changes nothing elsewhere.

@@ -38,7 +38,7 @@ def idlg(task: Task, update: Params) -> Tensor:
 
 
 def round_counts(counts: Tensor, n: int) -> Tensor:
-    """Whole numbers of at least zero that sum to `n`, nearest to `counts` by largest remainder.
+    """Whole numbers of at least zero that sum to `n`, the nearest to `counts` (largest remainder).
 
     Args:
         counts: real-valued estimates, (classes,).
@@ -48,15 +48,12 @@ def round_counts(counts: Tensor, n: int) -> Tensor:
         >>> round_counts(torch.tensor([1.6, -0.2, 1.3]), 3)
         tensor([2, 0, 1])
     """
-    floor = counts.clamp(min=0).floor()
-    floor = torch.where(floor.cumsum(0) <= n, floor, (n - (floor.cumsum(0) - floor)).clamp(min=0).minimum(floor))
-    missing = n - int(floor.sum())
-    remainder = counts - floor
-    for _ in range(missing):
+    rounded, remainder = torch.zeros_like(counts, dtype=torch.long), counts.clone()
+    for _ in range(n):  # each unit goes where it brings the sum of squared errors down most
         best = remainder.argmax()
-        floor[best] += 1
+        rounded[best] += 1
         remainder[best] -= 1
-    return floor.long()
+    return rounded
 
 
 def label_counts(view: View, client: int, rng: Stream, dummies: int = 1000) -> Tensor:

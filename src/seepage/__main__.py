@@ -1,0 +1,5 @@
+"""`python -m seepage`."""
+
+from seepage.cli import main
+
+main()

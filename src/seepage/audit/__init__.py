@@ -1,0 +1,1 @@
+"""Audits: experiments as plain values, a resumable run, a table of rows, and a gate."""

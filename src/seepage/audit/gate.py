@@ -1,0 +1,144 @@
+"""The gate: rows against what an organisation accepts, as an exit code."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from seepage.audit.values import SpecError, build
+
+__all__ = ["Limit", "Policy", "Verdict", "exit_code", "gate", "read_policy"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One thing that must hold.
+
+    Args:
+        metric: as `seepage list metrics` names it, or `accuracy`.
+        at_most: the statistic must not be above this.
+        at_least: the statistic must not be below this.
+        statistic: over all rows that match: mean, max, min, p95 (95th percentile), or `last` (the last round's).
+        attack: only rows of attacks that match this pattern (`*` and `?` as in file names).
+        defence: likewise.
+        threat: likewise.
+        case: likewise.
+    """
+
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+    statistic: Literal["mean", "max", "min", "p95", "last"] = "mean"
+    attack: str = "*"
+    defence: str = "*"
+    threat: str = "*"
+    case: str = "*"
+
+    def __post_init__(self) -> None:
+        if self.at_most is None and self.at_least is None:
+            raise ValueError("expected `at_most` or `at_least`, got neither")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All limits of an organisation."""
+
+    limit: tuple[Limit, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one limit.
+
+    Args:
+        limit: the limit.
+        value: the measured statistic; NaN when it could not be measured.
+        outcome: `"within"`, `"broken"` or `"unmeasured"`.
+        why: a sentence.
+    """
+
+    limit: Limit
+    value: float
+    outcome: Literal["within", "broken", "unmeasured"]
+    why: str
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a policy file.
+
+    Raises:
+        SpecError: naming the file, the key and what was expected.
+    """
+    try:
+        table: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SpecError(f"{path}: expected a policy file, got none; check the path") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{path}: expected TOML, got: {error}") from error
+    policy = build(Policy, table, str(path))
+    if not policy.limit:
+        raise SpecError(f"{path}: expected at least one [[limit]], got none")
+    return policy
+
+
+def gate(rows: pd.DataFrame, policy: Policy) -> list[Verdict]:
+    """Every limit of the policy held against the rows.
+
+    Example:
+        >>> rows = pd.DataFrame([{"metric": "psnr", "value": v, "attack": "a", "defence": "none", "threat": "t",
+        ...                       "case": "c", "item": "0", "outcome": "reduced"} for v in (10.0, 30.0)])
+        >>> [v.outcome for v in gate(rows, Policy((Limit("psnr", at_most=25.0), Limit("ssim", at_most=0.5))))]
+        ['within', 'unmeasured']
+    """
+    return [_hold(limit, rows) for limit in policy.limit]
+
+
+def exit_code(verdicts: list[Verdict]) -> int:
+    """0 within limits, 1 a limit broken, 2 could not be measured.
+
+    Example:
+        >>> exit_code([])
+        0
+    """
+    outcomes = {verdict.outcome for verdict in verdicts}
+    return 1 if "broken" in outcomes else 2 if "unmeasured" in outcomes else 0
+
+
+def _hold(limit: Limit, rows: pd.DataFrame) -> Verdict:
+    keep = pd.Series(True, index=rows.index)
+    for column in ("attack", "defence", "threat", "case"):
+        pattern = getattr(limit, column)
+        keep &= rows[column].map(lambda name, pattern=pattern: fnmatch(str(name), pattern))
+    failed = rows[keep & (rows["metric"] == "none")]
+    values = rows[keep & (rows["metric"] == limit.metric)]
+    if len(failed):
+        why = f"{len(failed)} trials gave no number, the first because: {failed['outcome'].iloc[0]}"
+        return Verdict(limit, math.nan, "unmeasured", why)
+    if values.empty:
+        known = sorted(set(rows["metric"]) - {"none"})
+        return Verdict(limit, math.nan, "unmeasured", f"no row of {limit.metric!r} matches; there are {known}")
+    if values["value"].isna().any() and limit.statistic != "last":
+        why = f"{int(values['value'].isna().sum())} of {len(values)} values of {limit.metric!r} are not numbers"
+        return Verdict(limit, math.nan, "unmeasured", why)
+    value = _statistic(values, limit.statistic)
+    if limit.at_most is not None and value > limit.at_most:
+        return Verdict(limit, value, "broken", f"{value:.4g} is above {limit.at_most:g}")
+    if limit.at_least is not None and value < limit.at_least:
+        return Verdict(limit, value, "broken", f"{value:.4g} is below {limit.at_least:g}")
+    return Verdict(limit, value, "within", f"{value:.4g}")
+
+
+def _statistic(values: pd.DataFrame, name: str) -> float:
+    if name == "last":
+        last = pd.to_numeric(values["item"], errors="coerce")
+        return float(values["value"][last == last.max()].mean())
+    if name == "p95":
+        return float(values["value"].quantile(0.95))
+    return float(getattr(values["value"], name)())

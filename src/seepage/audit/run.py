@@ -1,0 +1,290 @@
+"""Run an experiment: each trial once, finished ones skipped, failures as rows."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from seepage.audit.experiment import Experiment, Trial
+from seepage.audit.scene import Scene, captured, set_scene
+from seepage.audit.table import Pictures, Table
+from seepage.audit.values import SpecError, plain
+from seepage.capture import Capture, CaptureError, Secret, examine, moved
+from seepage.data import DataBroken, DataMissing
+from seepage.defences.base import Chain
+from seepage.engine.lanes import out_of_memory
+from seepage.engine.minimise import Status
+from seepage.finding import Finding
+from seepage.metrics.perceptual import LpipsWeights, WeightsMissing, load_lpips
+from seepage.metrics.score import Scored, score
+from seepage.pieces.labels import LabelsHidden
+from seepage.task import ModuleError
+from seepage.threat import Fact, NotKnown, observe
+
+__all__ = ["Listener", "perform", "run", "version"]
+
+Row = dict[str, Any]
+Listener = Callable[[int, int, Trial, str], None]
+
+
+def version() -> str:
+    """The installed version of Seepage, or that of the source tree."""
+    try:
+        return importlib.metadata.version("seepage")
+    except importlib.metadata.PackageNotFoundError:
+        return "0.1.0"
+
+
+def run(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    device: torch.device,
+    data: str | Path | None = None,
+    limit: int | None = None,
+    listener: Listener | None = None,
+) -> Table:
+    """Perform every trial that is not finished yet and write each as soon as it is done.
+
+    Args:
+        experiment: what to do.
+        folder: where results go, and where finished trials are found again.
+        device: where to compute.
+        data: the folder of data sets.
+        limit: watch at most that many clients in each case.
+        listener: called before and after each trial with (number, how many, trial, "start" | "skip" | outcome).
+
+    Raises:
+        SpecError: when the experiment itself cannot be carried out; nothing is lost.
+    """
+    table = Table(folder)
+    trials = list(experiment.trials(limit))
+    _write_index(experiment, trials, folder)
+    finished = table.finished()
+    for number, trial in enumerate(trials):
+        if trial.digest in finished and not _worth_another_try(table, trial):
+            if listener:
+                listener(number, len(trials), trial, "skip")
+            continue
+        if listener:
+            listener(number, len(trials), trial, "start")
+        began = time.perf_counter()
+        rows, pictures = _attempt(experiment, trial, folder, device, data)
+        note = {"seconds": round(time.perf_counter() - began, 3), "device": _device_name(device), "trial": plain(trial)}
+        table.write(trial.digest, rows, pictures, note)
+        if listener:
+            listener(number, len(trials), trial, rows[0]["outcome"])
+    return table
+
+
+def _write_index(experiment: Experiment, trials: Sequence[Trial], folder: Path) -> None:
+    """Which trials belong to the experiment that the folder is about, for `report` and `gate`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    index = {
+        "name": experiment.name,
+        "about": experiment.about,
+        "threshold": experiment.threshold,
+        "expect": plain(experiment.expect),
+        "trials": [trial.digest for trial in trials],
+    }
+    scratch = folder / f".experiment.json.{os.getpid()}"
+    scratch.write_text(json.dumps(index, indent=1))
+    os.replace(scratch, folder / "experiment.json")
+
+
+def _worth_another_try(table: Table, trial: Trial) -> bool:
+    """An error may have been the machine's; that a fact is hidden will not change."""
+    return bool(table.read([trial.digest])["outcome"].str.startswith("error").any())
+
+
+def _attempt(
+    experiment: Experiment, trial: Trial, folder: Path, device: torch.device, data: str | Path | None
+) -> tuple[list[Row], Pictures | None]:
+    """A failed trial is a row with an outcome, never a gap."""
+    common = _common(experiment, trial, device)
+    try:
+        return perform(trial, folder, device, data, common)
+    except (SpecError, ModuleError, DataMissing, DataBroken):
+        raise  # the specification or its files are wrong: there is nothing to measure before that is mended
+    except (NotKnown, LabelsHidden) as error:
+        outcome = f"not applicable: {error}"
+    except CaptureError as error:
+        outcome = f"unsound capture: {error}"
+    except Exception as error:
+        kind = "out of memory" if out_of_memory(error) else type(error).__name__
+        outcome = f"error: {kind}: {error}"
+    return [{**common, "client": "", "item": "", "metric": "none", "value": float("nan"), "outcome": outcome}], None
+
+
+def perform(
+    trial: Trial, folder: Path, device: torch.device, data: str | Path | None, common: Row
+) -> tuple[list[Row], Pictures | None]:
+    """One trial: play, observe, attack, score.
+
+    Args:
+        trial: what to do.
+        folder: where captures are kept.
+        device: where to compute.
+        data: the folder of data sets.
+        common: the columns that all rows of the trial share.
+    """
+    scene = set_scene(trial, device, data)
+    if trial.attack is None:
+        return _learning(scene, common), None
+    pairs = captured(scene, folder / "captures")[trial.first : trial.last]
+    pairs = [(moved(capture, device), Secret(s.client, s.examples.to(device))) for capture, s in pairs]
+    _refuse_unsound(pairs, scene)
+    rows: list[Row] = []
+    seen: list[Pictures] = []
+    weights = _lpips(data)
+    # Clients of different size do not stack: each size is a view of its own.
+    for _, same in groupby(sorted(pairs, key=lambda pair: len(pair[1].examples)), lambda pair: len(pair[1].examples)):
+        group = list(same)
+        finding = _attack(scene, group)
+        for i, (_, secret) in enumerate(group):
+            scored = _score(finding, i, secret, scene, weights)
+            rows += _scored_rows(scored, finding, i, secret.client, common)
+            seen.append(_pictures(scored, secret.client, scene))
+    return rows, _joined(seen) if scene.setting.task.spec.is_image else None
+
+
+def _learning(scene: Scene, common: Row) -> list[Row]:
+    return [
+        {
+            **common,
+            "client": "all",
+            "item": str(r.number + 1),
+            "metric": "accuracy",
+            "value": r.accuracy,
+            "outcome": "measured",
+        }
+        for r in scene.rounds()
+    ]
+
+
+def _refuse_unsound(pairs: Sequence[tuple[Capture, Secret]], scene: Scene) -> None:
+    # An update of zeros is a perfect defence rather than a damaged file, so it is attacked like any other.
+    problems = [p for c, _ in pairs for p in examine(c, scene.setting.task) if p.fatal and p.key != "all"]
+    if problems:
+        raise CaptureError(problems)
+
+
+def _attack(scene: Scene, group: Sequence[tuple[Capture, Secret]]) -> Finding:
+    attack, threat = scene.trial.attack, scene.trial.threat
+    assert attack is not None
+    assert threat is not None
+    view = observe(group, scene.setting, threat)
+    return attack(view, scene.rng / "attack" / attack.name)
+
+
+def _score(finding: Finding, i: int, secret: Secret, scene: Scene, weights: LpipsWeights | None) -> Scored:
+    spec, threat = scene.setting.task.spec, scene.trial.threat
+    public = scene.setting.public if threat is not None and Fact.PUBLIC_DATA in threat.facts else None
+    guess = torch.zeros(0, *spec.shape) if finding.inputs is None else finding.inputs[i].cpu()
+    labels = None if finding.labels is None else finding.labels[i].cpu()
+    return score(
+        guess.float(),
+        labels,
+        secret.examples.to("cpu"),
+        spec,
+        public=None if public is None else public.to("cpu"),
+        lpips_weights=weights,
+        threshold=scene.trial.threshold,
+    )
+
+
+def _scored_rows(scored: Scored, finding: Finding, i: int, client: str, common: Row) -> list[Row]:
+    outcome = "answered" if finding.status is None else Status(int(finding.status[i])).name.lower().replace("_", " ")
+    rows = [
+        {**common, "client": client, "item": s.item, "metric": s.metric, "value": s.value, "outcome": outcome}
+        for s in scored.scores
+    ]
+    if finding.objective is not None:
+        value = float(finding.objective[i])
+        rows.append({**common, "client": client, "item": "all", "metric": "objective", "value": value, "outcome": outcome})
+    return rows
+
+
+def _pictures(scored: Scored, client: str, scene: Scene) -> Pictures:
+    low, high = scene.setting.task.spec.low, scene.setting.task.spec.high
+
+    def as_bytes(pixels: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        unit = torch.nan_to_num((pixels - low) / (high - low)).clamp(0, 1)
+        return (255 * unit).round().to(torch.uint8).movedim(1, -1).numpy() if unit.dim() == 4 else np.zeros(0, np.uint8)
+
+    psnr = {s.item: s.value for s in scored.scores if s.metric == "psnr"}
+    items = [str(k) for k in range(len(scored.truth_pixels))]
+    return Pictures(
+        [client] * len(items),
+        items,
+        as_bytes(scored.truth_pixels),
+        as_bytes(scored.guess_pixels),
+        np.array([psnr.get(item, float("nan")) for item in items]),
+    )
+
+
+def _joined(parts: Iterable[Pictures]) -> Pictures:
+    whole = list(parts)
+    return Pictures(
+        [name for part in whole for name in part.client],
+        [item for part in whole for item in part.item],
+        np.concatenate([part.truth for part in whole]),
+        np.concatenate([part.guess for part in whole]),
+        np.concatenate([part.psnr for part in whole]),
+    )
+
+
+def _lpips(data: str | Path | None) -> LpipsWeights | None:
+    """The perceptual metric needs weights that do not ship with the package; without them it is left out."""
+    from seepage.data import data_folder
+
+    try:
+        return load_lpips(data_folder(data))
+    except WeightsMissing:
+        return None
+
+
+def _common(experiment: Experiment, trial: Trial, device: torch.device) -> Row:
+    return {
+        "trial": trial.digest,
+        "experiment": experiment.name,
+        "case": trial.case,
+        "attack": "none" if trial.attack is None else trial.attack.name,
+        "attack_settings": "" if trial.attack is None else _settings(trial.attack),
+        "defence": defence_name(trial.defence),
+        "defence_settings": _settings(trial.defence),
+        "threat": "none" if trial.threat is None else trial.threat.name,
+        "data": trial.data.name,
+        "model": trial.model.name,
+        "seed": trial.seed,
+        "device": _device_name(device),
+        "seepage": version(),
+        "torch": torch.__version__,
+    }
+
+
+def defence_name(defence: Any) -> str:
+    """`clip+gaussian-noise` for a chain of the two."""
+    return "+".join(part.name for part in defence.parts) if isinstance(defence, Chain) else str(defence.name)
+
+
+def _settings(value: Any) -> str:
+    if isinstance(value, Chain):
+        return "; ".join(_settings(part) for part in value.parts)
+    return ", ".join(f"{f.name}={getattr(value, f.name)}" for f in fields(value))
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+

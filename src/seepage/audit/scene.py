@@ -1,0 +1,155 @@
+"""From a trial to what went over the wire: data, clients, module, rounds.
+
+Captures and secrets are kept on disk under the digest of what decides them, so that many attacks on one federation play
+it once, and a user can look at the very messages that were attacked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from seepage import models
+from seepage.audit.experiment import Trial
+from seepage.audit.values import SpecError
+from seepage.capture import Capture, Secret, read_capture, read_secret, write_capture, write_secret
+from seepage.data import Dataset, load
+from seepage.data.partition import IID, ByOwner, Dirichlet, partition
+from seepage.rounds import Round, play
+from seepage.spec import Examples
+from seepage.streams import Stream
+from seepage.task import Task
+from seepage.threat import Setting
+
+__all__ = ["Scene", "captured", "set_scene"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A federation ready to play."""
+
+    trial: Trial
+    dataset: Dataset
+    setting: Setting
+    clients: tuple[Examples, ...]
+    held_out: Examples
+    rng: Stream
+
+    def rounds(self) -> Iterator[Round]:
+        """Play it."""
+        return play(
+            self.setting.task,
+            self.clients,
+            self.trial.recipe,
+            self.trial.federation,
+            self.rng / "federation",
+            defence=self.trial.defence,
+            held_out=self.held_out,
+        )
+
+
+def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> Scene:
+    """Load, deal and build all that `trial` names."""
+    root = Stream.from_seed(trial.seed)
+    dataset = _dataset(trial.data.name, trial.data.raw, None if folder is None else str(folder))
+    held, held_out = (dataset.train, dataset.test) if trial.data.split == "train" else (dataset.test, dataset.train)
+    if trial.data.public >= len(held_out):
+        raise SpecError(
+            f"data.public: expected less than the {len(held_out)} held-out examples, got {trial.data.public}"
+        )
+    shown = len(held_out) - trial.data.public
+    public = held_out[shown:].to(device) if trial.data.public else None
+    module = _module(trial, dataset, root / "model")
+    task = Task(module.to(device), dataset.spec)
+    return Scene(
+        trial,
+        dataset,
+        Setting(task, trial.recipe, trial.defence, public),
+        tuple(part.to(device) for part in _deal(trial, dataset, held, root / "partition")),
+        held_out[:shown].to(device),
+        root,
+    )
+
+
+@lru_cache(maxsize=4)
+def _dataset(name: str, raw: bool, folder: str | None) -> Dataset:
+    dataset: Dataset = _imported(name, "data.name")() if ":" in name else load(name, folder)
+    if not isinstance(dataset, Dataset):
+        raise SpecError(f"data.name: expected {name} to return a seepage.data.Dataset, got {type(dataset).__name__}")
+    return dataset.normalised_by() if raw else dataset
+
+
+def _module(trial: Trial, dataset: Dataset, rng: Stream) -> nn.Module:
+    name, options = trial.model.name, trial.model.options
+    if ":" not in name:
+        try:
+            return models.build(name, dataset.spec, rng, **options)
+        except ValueError as error:
+            raise SpecError(f"model: {error}") from error
+    # The user's own code may draw from the global generator: it gets one of ours and the global one is put back.
+    with torch.random.fork_rng(devices=[]):
+        torch.random.manual_seed(rng.seed)
+        module = _imported(name, "model.name")(**options)
+    if not isinstance(module, nn.Module):
+        raise SpecError(f"model.name: expected {name} to return an nn.Module, got {type(module).__name__}")
+    return module
+
+
+def _imported(name: str, where: str) -> Any:
+    """The user's own function, named explicitly as `package.module:function`; the current folder is looked in first."""
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SpecError(f"{where}: expected `package.module:function`, got {name!r}: {error}") from error
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[Examples]:
+    count, each = trial.clients.count, trial.clients.examples
+    if trial.clients.partition == "stored":
+        each = each or len(held) // count
+        if count * each > len(held):
+            raise SpecError(
+                f"clients: expected at most {len(held)} examples in all, "
+                f"got {count} clients with {each} each; lower `count` or `examples`"
+            )
+        return [held[i * each : (i + 1) * each] for i in range(count)]
+    owner = dataset.train_owner if trial.data.split == "train" else dataset.test_owner
+    how = {"iid": IID(), "dirichlet": Dirichlet(trial.clients.alpha), "owner": ByOwner()}[trial.clients.partition]
+    try:
+        return [held[which] for which in partition(held, owner, how, count, each, rng=rng)]
+    except ValueError as error:
+        raise SpecError(f"clients: {error}") from error
+
+
+def captured(scene: Scene, folder: Path) -> list[tuple[Capture, Secret]]:
+    """What was visible in the watched round, and the secrets behind it; played once, then read from `folder`."""
+    home = folder / scene.trial.scene.digest
+    if not home.exists():
+        last = next(r for r in scene.rounds() if r.number == scene.trial.watch.round)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
+            building = Path(scratch) / "scene"
+            write_capture(building / "capture", last.captures)
+            for i, secret in enumerate(last.secrets):
+                write_secret(building / "secrets" / f"{i:04d}.safetensors", secret)
+            try:
+                os.rename(building, home)
+            except OSError:
+                if not home.exists():  # another process may have been first, with the same bytes
+                    raise
+    secrets = sorted((home / "secrets").iterdir())
+    return [(c, read_secret(s)) for c, s in zip(read_capture(home / "capture"), secrets, strict=True)]

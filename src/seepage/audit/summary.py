@@ -1,0 +1,155 @@
+"""From rows to the table that a person reads: one line per attack, defence and threat model, with intervals."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from seepage.audit.experiment import Expectation
+from seepage.audit.table import Table
+from seepage.audit.values import SpecError, build
+from seepage.metrics.intervals import Interval, mean_interval
+
+__all__ = ["Comparison", "Index", "Line", "compare", "read_index", "summarise"]
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a folder of results is about."""
+
+    name: str
+    about: str
+    threshold: float
+    expect: tuple[Expectation, ...]
+    trials: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One attack on one defence under one threat model.
+
+    Args:
+        case: name of the case.
+        attack: name.
+        attack_settings: its knobs.
+        defence: name.
+        defence_settings: its knobs.
+        threat: name.
+        metrics: mean and interval of every metric over clients and items.
+        accuracy: of the global model after the last round under this defence; NaN when not measured.
+        clients: attacked.
+        failures: outcomes of trials that gave no numbers.
+    """
+
+    case: str
+    attack: str
+    attack_settings: str
+    defence: str
+    defence_settings: str
+    threat: str
+    metrics: dict[str, Interval]
+    accuracy: float
+    clients: int
+    failures: tuple[str, ...]
+
+    def mean(self, metric: str) -> float:
+        """Mean of a metric; NaN when it was not measured."""
+        return self.metrics[metric].mean if metric in self.metrics else math.nan
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our number beside the paper's."""
+
+    expectation: Expectation
+    ours: Interval | None
+    verdict: str
+
+
+def read_index(folder: Path) -> Index:
+    """What `run` wrote about the experiment that the folder holds.
+
+    Raises:
+        SpecError: when there is none.
+    """
+    path = folder / "experiment.json"
+    try:
+        index: dict[str, Any] = json.loads(path.read_text())
+        expect = tuple(
+            build(Expectation, {k: v for k, v in e.items() if k != "kind"}, str(path)) for e in index["expect"]
+        )
+        return Index(index["name"], index["about"], index["threshold"], expect, tuple(index["trials"]))
+    except FileNotFoundError as error:
+        raise SpecError(f"{folder}: expected a folder of results, got none; run `seepage audit --out {folder}`") from error
+    except (json.JSONDecodeError, KeyError) as error:
+        raise SpecError(f"{path}: expected what `seepage audit` writes, got: {error}; run the audit again") from error
+
+
+def summarise(rows: pd.DataFrame) -> list[Line]:
+    """One line per case, attack, defence and threat model, in order of appearance."""
+    keys = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
+    lines = []
+    learning = rows[rows["metric"] == "accuracy"]
+    attacked = rows[rows["attack"] != "none"]
+    for names, part in attacked.groupby(keys, sort=False, dropna=False):
+        same = learning[
+            (learning["case"] == names[0])
+            & (learning["defence"] == names[3])
+            & (learning["defence_settings"] == names[4])
+        ]
+        measured = part[part["metric"] != "none"]
+        metrics = {
+            str(metric): mean_interval(_per_client(group)) for metric, group in measured.groupby("metric", sort=False)
+        }
+        failures = tuple(part.loc[part["metric"] == "none", "outcome"])
+        accuracy = float(same["value"].iloc[-1]) if len(same) else math.nan
+        lines.append(Line(*map(str, names), metrics, accuracy, measured["client"].nunique(), failures))
+    return lines
+
+
+def _per_client(group: pd.DataFrame) -> list[float]:
+    """Images of one client share a network and an update: the client is the unit of the interval.
+
+    With a single client its images are all there is.
+    """
+    means = group.groupby("client", sort=False)["value"].mean()
+    return [float(v) for v in (means if len(means) > 1 else group["value"])]
+
+
+def compare(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> list[Comparison]:
+    """Ours beside the paper's, for every expectation."""
+    comparisons = []
+    for expected in expectations:
+        part = rows[(rows["case"] == expected.case) & (rows["metric"] == expected.metric)]
+        for column in ("attack", "defence"):
+            if getattr(expected, column) is not None:
+                part = part[part[column] == getattr(expected, column)]
+        if part.empty or part["value"].isna().all():
+            comparisons.append(Comparison(expected, None, "not measured"))
+            continue
+        ours = mean_interval(_per_client(part))
+        comparisons.append(Comparison(expected, ours, _verdict(expected, ours)))
+    return comparisons
+
+
+def _verdict(expected: Expectation, ours: Interval) -> str:
+    words = []
+    if expected.reported is not None:
+        gap = ours.mean - expected.reported
+        words.append("as reported" if abs(gap) <= expected.tolerance else f"{gap:+.3g} against the paper")
+    if expected.at_least is not None:
+        met = ours.mean >= expected.at_least
+        words.append("target met" if met else f"target of {expected.at_least:g} missed")
+    return ", ".join(words)
+
+
+def read_rows(folder: Path) -> tuple[Index, pd.DataFrame, Table]:
+    """Index, rows and table of a folder of results."""
+    index = read_index(folder)
+    table = Table(folder)
+    return index, table.read(index.trials), table

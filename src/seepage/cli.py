@@ -1,0 +1,424 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as Grid
+
+from seepage.attacks import ATTACKS
+from seepage.audit.experiment import Experiment, Trial, read_experiment
+from seepage.audit.gate import Verdict, exit_code, gate, read_policy
+from seepage.audit.run import defence_name, run, version
+from seepage.audit.summary import Line, compare, read_rows, summarise
+from seepage.audit.values import SpecError
+from seepage.data import DATASETS, DataBroken, DataMissing, FetchFailed, fetch
+from seepage.defences import DEFENCES
+from seepage.engine.progress import watching
+from seepage.metrics import METRICS
+from seepage.metrics.intervals import Interval
+from seepage.models import MODELS, options
+from seepage.report import render
+from seepage.task import ModuleError
+from seepage.threat import THREATS
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="seepage",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    help="""Measures what federated learning gives away.
+
+    Seepage takes the updates that clients send, attacks them as a curious server would, and says in pictures and numbers
+    what came back. Run it on data that you own or simulate.
+
+    First command to try, a small federation on real images, in about two minutes:
+
+        seepage audit
+    """,
+)
+say = Console(stderr=True, highlight=False)
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for results; finished trials in it are not run again.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder of data sets; default: $SEEPAGE_DATA.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of rows on stdout, and nothing else there.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default: the specification's.")]
+
+
+class Device(StrEnum):
+    """Where to compute."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute; auto takes a GPU if there is one.")]
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Options that stand before any command."""
+    if show_version:
+        sys.stdout.write(f"seepage {version()}\n")
+        raise typer.Exit
+
+
+@app.command()
+def audit(
+    spec: Annotated[Path | None, typer.Argument(help="Experiment in TOML; default: the small embedded one.")] = None,
+    out: Out = Path("seepage-report"),
+    device: DeviceOption = Device.AUTO,
+    policy: Annotated[Path | None, typer.Option("--policy", help="Limits to hold the results against.")] = None,
+    data: DataFolder = None,
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Attack a federation and report what leaks.
+
+    Without SPEC: 200 clients with four Fashion-MNIST images each, two defences and none. Exit code with --policy: 0 within
+    limits, 1 a limit broken, 2 could not be measured.
+    """
+    with _clear_errors():
+        limits = None if policy is None else read_policy(policy)
+        with _default_spec(spec) as path:
+            experiment = read_experiment(path, seed=seed)
+        _perform(experiment, out, device, data, None)
+        index, rows, table = read_rows(out)
+        verdicts = [] if limits is None else gate(rows, limits)
+        page = _write_report(out, verdicts)
+        if as_json:
+            _print_json(rows)
+        else:
+            _print_lines(summarise(rows), index.threshold)
+            _print_verdicts(verdicts)
+            say.print(f"\nPictures and details: [bold]{page}[/bold]   rows for machines: {out / 'rows'}")
+        raise typer.Exit(exit_code(verdicts))
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Name such as geiping2020/smoke; without it, all are listed.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Attack at most that many clients.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for results; default: seepage-results/NAME.")] = None,
+    device: DeviceOption = Device.AUTO,
+    data: DataFolder = None,
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment of a paper and print ours beside theirs."""
+    with _clear_errors():
+        found = _experiments()
+        if name is None:
+            for known, path in found.items():
+                sys.stdout.write(f"{known:32} {read_experiment(path).about}\n")
+            return
+        if name not in found:
+            raise SpecError(f"expected one of {sorted(found)}, got {name!r}")
+        experiment = read_experiment(found[name], seed=seed)
+        folder = out or Path("seepage-results") / name
+        _perform(experiment, folder, device, data, limit)
+        index, rows, _ = read_rows(folder)
+        page = _write_report(folder, [])
+        if as_json:
+            _print_json(rows)
+            return
+        _print_lines(summarise(rows), index.threshold)
+        _print_comparison(rows, experiment)
+        say.print(f"\nPictures and details: [bold]{page}[/bold]")
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="Folder of results.")]) -> None:
+    """Write the report of a folder of results again."""
+    with _clear_errors():
+        say.print(f"Wrote [bold]{_write_report(folder, [])}[/bold]")
+
+
+@app.command("gate")
+def gate_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of results.")],
+    policy: Annotated[Path, typer.Argument(help="Limits in TOML.")],
+) -> None:
+    """Hold results against a policy: exit 0 within limits, 1 a limit broken, 2 could not be measured."""
+    with _clear_errors():
+        verdicts = gate(read_rows(folder)[1], read_policy(policy))
+        _print_verdicts(verdicts)
+        raise typer.Exit(exit_code(verdicts))
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    ATTACKS = "attacks"
+    DEFENCES = "defences"
+    MODELS = "models"
+    DATA = "data"
+    METRICS = "metrics"
+    THREATS = "threats"
+
+
+@app.command("list")
+def list_command(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list on stdout.")] = False,
+) -> None:
+    """List what there is, with what each needs."""
+    entries = _entries(kind)
+    if as_json:
+        sys.stdout.write(json.dumps(entries) + "\n")
+        return
+    grid = Grid(box=None, pad_edge=False, show_header=True, header_style="bold")
+    for column in entries[0]:
+        grid.add_column(column)
+    for entry in entries:
+        grid.add_row(*(escape(str(value)) for value in entry.values()))
+    Console(highlight=False).print(grid)
+
+
+@app.command("fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="A data set, or `lpips` for the weights of the perceptual metric.")],
+    data: DataFolder = None,
+) -> None:
+    """Download a public data set, once, where there is internet."""
+    with _clear_errors(), _bar() as progress:
+        task = progress.add_task(f"Fetching {name}", total=None)
+        for path in fetch(name, data, lambda address, done, total: progress.update(task, completed=done, total=total)):
+            say.print(f"Wrote {path}")
+
+
+# What the commands are made of.
+
+
+def _perform(experiment: Experiment, out: Path, device: Device, data: Path | None, limit: int | None) -> None:
+    chosen = _device(device)
+    say.print(f"[bold]{escape(experiment.name)}[/bold]  {escape(experiment.about)}")
+    with _bar() as progress:
+        whole = progress.add_task("Trials", total=None)
+        inner = progress.add_task("", total=None, visible=False)
+
+        def listen(number: int, count: int, trial: Trial, event: str) -> None:
+            if event == "start":
+                progress.update(whole, completed=number, total=count)
+                progress.reset(inner, description=escape(f"  {_name(trial)}"), visible=True, total=None)
+                return
+            progress.update(whole, completed=number + 1, total=count)
+            if event.startswith(("error", "not applicable", "unsound")):
+                say.print(f"[yellow]{escape(_name(trial))}: {escape(event)}[/yellow]")
+
+        def watch(step: int, steps: int, value: float) -> None:
+            progress.update(inner, completed=step, total=steps)
+
+        try:
+            with watching(watch):
+                run(experiment, out, device=chosen, data=data, limit=limit, listener=listen)
+        except KeyboardInterrupt:
+            progress.stop()
+            say.print(f"Stopped. Finished trials are kept in {out}; run the same command again to go on.")
+            raise typer.Exit(130) from None
+
+
+def _name(trial: Trial) -> str:
+    what = "accuracy per round" if trial.attack is None else trial.attack.name
+    return f"{trial.case}: {what}, defence {defence_name(trial.defence)}"
+
+
+def _device(device: Device) -> torch.device:
+    if device is Device.CUDA and not torch.cuda.is_available():
+        raise SpecError("--device: expected a CUDA device, got none that torch can see; use --device cpu")
+    cuda = device is Device.CUDA or (device is Device.AUTO and torch.cuda.is_available())
+    return torch.device("cuda" if cuda else "cpu")
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=say,
+        transient=True,
+    )
+
+
+@contextmanager
+def _default_spec(spec: Path | None) -> Iterator[Path]:
+    if spec is not None:
+        yield spec
+        return
+    with importlib.resources.as_file(importlib.resources.files("seepage.audit") / "default.toml") as path:
+        yield path
+
+
+def _experiments() -> dict[str, Path]:
+    """The experiments beside the source tree, or those that were installed with the package."""
+    here = Path(__file__).parent
+    for folder in (here / "experiments", here.parent.parent / "experiments"):
+        if folder.is_dir():
+            return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.toml"))}
+    return {}
+
+
+def _write_report(folder: Path, verdicts: list[Verdict]) -> Path:
+    index, rows, table = read_rows(folder)
+    pictures = {trial: p for trial in index.trials if (p := table.pictures(trial)) is not None}
+    notes = {trial: table.note(trial) for trial in index.trials}
+    page = folder / "index.html"
+    scratch = folder / ".index.html"
+    scratch.write_text(render(index, rows, pictures, verdicts, notes), encoding="utf-8")
+    scratch.replace(page)
+    return page
+
+
+def _print_json(rows: pd.DataFrame) -> None:
+    sys.stdout.write(rows.to_json(orient="records", double_precision=15) + "\n")
+
+
+def _print_lines(lines: list[Line], threshold: float) -> None:
+    cases = len({line.case for line in lines}) > 1
+    grid = Grid(header_style="bold", title="What came back", title_justify="left")
+    if cases:
+        grid.add_column("Case")
+    tabular = any("mae" in line.metrics for line in lines)
+    for column in ("Defence", "Attacker", "Attack"):
+        grid.add_column(column)
+    for column in ("Error of values" if tabular else "Likeness, dB", "No leak, dB" if not tabular else "No leak"):
+        grid.add_column(column, justify="right")
+    for column in ("Recovered", "Labels found", "Accuracy"):
+        grid.add_column(column, justify="right")
+    for line in lines:
+        defence = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
+        cells = [defence, line.threat, line.attack]
+        if line.failures:
+            cells += [f"[yellow]{escape(line.failures[0][:60])}[/yellow]", "", "", "", _share(line.accuracy)]
+        else:
+            main = "mae" if tabular else "psnr"
+            prior = max(
+                (line.mean(m) for m in line.metrics if m.startswith(f"{main}_of_")), default=math.nan, key=_or_least
+            )
+            share = "exact_match" if tabular else "recovered"
+            cells += [_interval(line.metrics.get(main)), _number(prior), _share(line.mean(share))]
+            cells += [_share(line.mean("label_accuracy")), _share(line.accuracy)]
+        grid.add_row(*([line.case, *cells] if cases else cells))
+    console = Console(highlight=False)
+    console.print(grid)
+    if not tabular:
+        console.print(
+            f"Likeness: PSNR of the reconstruction to the true image, mean and 95 % interval; above {threshold:g} dB an image "
+            "counts as recovered.\nNo leak: what the best guess that ignores the update would score. "
+            "Accuracy: of the trained model on held-out data.",
+            style="dim",
+        )
+
+
+def _print_comparison(rows: pd.DataFrame, experiment: Experiment) -> None:
+    comparisons = compare(rows, experiment.expect)
+    if not comparisons:
+        return
+    grid = Grid(header_style="bold", title="Beside the paper", title_justify="left")
+    for column in ("Case", "Metric", "Paper", "Ours", "n", "Verdict", "Source"):
+        grid.add_column(column)
+    for c in comparisons:
+        grid.add_row(
+            c.expectation.case,
+            c.expectation.metric,
+            _number(c.expectation.reported),
+            _interval(c.ours),
+            "" if c.ours is None else str(c.ours.n),
+            c.verdict,
+            c.expectation.source,
+        )
+    Console(highlight=False).print(grid)
+
+
+def _print_verdicts(verdicts: list[Verdict]) -> None:
+    marks = {"within": "[green]within[/green]", "broken": "[red]BROKEN[/red]", "unmeasured": "[yellow]UNMEASURED[/yellow]"}
+    for v in verdicts:
+        bounds = [f"at most {v.limit.at_most:g}"] if v.limit.at_most is not None else []
+        bounds += [f"at least {v.limit.at_least:g}"] if v.limit.at_least is not None else []
+        what = f"{v.limit.statistic} {v.limit.metric} {' and '.join(bounds)}"
+        where = ", ".join(
+            f"{k} {getattr(v.limit, k)}" for k in ("case", "defence", "threat", "attack") if getattr(v.limit, k) != "*"
+        )
+        Console(highlight=False).print(f"{marks[v.outcome]}  {escape(what)}{' for ' + escape(where) if where else ''}: {escape(v.why)}")
+
+
+def _entries(kind: Kind) -> list[dict[str, Any]]:
+    if kind is Kind.ATTACKS:
+        return [
+            {"name": n, "needs": ", ".join(sorted(a.needs)) or "nothing", "about": _first_line(a)}
+            for n, a in ATTACKS.items()
+        ]
+    if kind is Kind.DEFENCES:
+        return [{"name": n, "about": _first_line(d)} for n, d in DEFENCES.items()]
+    if kind is Kind.MODELS:
+        return [{"name": n, "options": ", ".join(f"{k}={v}" for k, v in options(n).items())} for n in MODELS]
+    if kind is Kind.DATA:
+        return [{"name": n, "about": _first_line(loader)} for n, loader in DATASETS.items()]
+    if kind is Kind.METRICS:
+        return [{"name": n, "unit": m.unit, "about": m.about} for n, m in METRICS.items()]
+    return [
+        {"name": n, "knows": ", ".join(sorted(t.facts)) or "nothing", "about": t.about} for n, t in THREATS.items()
+    ]
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.3g}"
+
+
+def _share(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.0%}"
+
+
+def _interval(interval: Interval | None) -> str:
+    if interval is None or math.isnan(interval.mean):
+        return "–"
+    if interval.n < 2:
+        return f"{interval.mean:.3g}"
+    return f"{interval.mean:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
+
+
+def _or_least(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """What a person did wrong is said in a sentence; a traceback is for what Seepage did wrong."""
+    try:
+        yield
+    except (SpecError, ModuleError, DataMissing, DataBroken, FetchFailed) as error:
+        say.print(f"[bold red]error:[/bold red] {escape(str(error))}")
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        say.print("Stopped.")
+        raise typer.Exit(130) from None
+
+
+def main() -> None:
+    """Entry point of the `seepage` command."""
+    app()

@@ -1,0 +1,184 @@
+"""The geometry of the report's charts: where lines, marks and ticks lie; the template draws them as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Chart", "Mark", "Series", "frontier", "line_chart", "scatter", "ticks"]
+
+WIDTH, HEIGHT = 440, 280
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 44
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point with its value in words."""
+
+    x: float
+    y: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line or one group of points.
+
+    Args:
+        style: which colour, dash and shape; the same number is the same defence in every chart.
+        name: for the legend and for screen readers.
+        marks: in order.
+        line: SVG path data; empty for points alone.
+    """
+
+    style: int
+    name: str
+    marks: tuple[Mark, ...]
+    line: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """All that the template needs to draw one chart; ticks are (position, label)."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+    series: tuple[Series, ...]
+    extra: str = ""  # SVG path data of the frontier
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    top: int = TOP
+    bottom: int = HEIGHT - BOTTOM
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers that enclose a range, about so many.
+
+    Example:
+        >>> ticks(0.13, 0.87)
+        [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+        >>> ticks(3.0, 3.0)
+        [2.0, 2.5, 3.0, 3.5, 4.0]
+    """
+    if high <= low:
+        low, high = low - 1, high + 1
+    raw = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = power * min((m for m in (1, 2, 5, 10) if m * power >= raw * 0.999), default=10)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other beats in both leak (less is better) and accuracy (more is better), by leak.
+
+    Example:
+        >>> frontier([(0.9, 0.8), (0.0, 0.7), (0.5, 0.6), (0.1, 0.7)])
+        [(0.0, 0.7), (0.9, 0.8)]
+    """
+    kept: list[tuple[float, float]] = []
+    for leak, accuracy in sorted(set(points), key=lambda p: (p[0], -p[1])):
+        if not kept or accuracy > kept[-1][1]:
+            kept.append((leak, accuracy))
+    return kept
+
+
+def line_chart(title: str, lines: Sequence[tuple[int, str, Sequence[tuple[float, float]]]]) -> Chart:
+    """Accuracy in per cent after each round.
+
+    Args:
+        title: of the chart.
+        lines: style, name and (round, accuracy in per cent) of each defence.
+    """
+    drawn = [(style, name, [p for p in points if math.isfinite(p[1])]) for style, name, points in lines]
+    everything = [p for _, _, points in drawn for p in points]
+    first, last = min(x for x, _ in everything), max(x for x, _ in everything)
+    x_at = _scale(first, last if last > first else first + 1, LEFT + 8, WIDTH - RIGHT - 8)
+    y_ticks = _percent_ticks([y for _, y in everything])
+    y_at = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    rounds = sorted({round(t) for t in ticks(first, last) if first <= t <= last} | {round(first), round(last)})
+    # Beyond some thirty rounds the marks would hide the line; the last one stays, as it is the number in the table.
+    crowded = last - first > 30
+    series = []
+    for style, name, points in drawn:
+        marks = [Mark(x_at(x), y_at(y), f"{name}: {y:.1f} % after round {x:g}") for x, y in points]
+        line = "M" + "L".join(f"{m.x:.1f} {m.y:.1f}" for m in marks) if len(marks) > 1 else ""
+        series.append(Series(style, name, tuple(marks[-1:] if crowded else marks), line))
+    return Chart(
+        title,
+        "round",
+        "accuracy, %",
+        tuple((x_at(t), str(t)) for t in _apart(rounds, x_at, 26)),
+        tuple((y_at(t), f"{t:g}") for t in y_ticks),
+        tuple(series),
+    )
+
+
+def scatter(title: str, x_label: str, unit: str, points: Sequence[tuple[int, str, float, float]]) -> Chart:
+    """Leak against accuracy in per cent, one point per defence, and the frontier between them.
+
+    Args:
+        title: of the chart.
+        x_label: what the leak is measured in.
+        unit: of the leak, for the words of each point.
+        points: style, name, leak and accuracy of each defence.
+    """
+    share = unit == "%"
+    x_values = [x for _, _, x, _ in points]
+    x_ticks = _percent_ticks(x_values, whole=True) if share else ticks(min(x_values), max(x_values))
+    y_ticks = _percent_ticks([y for _, _, _, y in points])
+    x_at = _scale(x_ticks[0], x_ticks[-1], LEFT + 10, WIDTH - RIGHT - 10)
+    y_at = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    series = tuple(
+        Series(style, name, (Mark(x_at(x), y_at(y), f"{name}: leak {x:.1f} {unit}, accuracy {y:.1f} %"),), "")
+        for style, name, x, y in points
+    )
+    edge = frontier((x, y) for _, _, x, y in points)
+    path = "M" + "L".join(f"{x_at(x):.1f} {y_at(y):.1f}" for x, y in edge) if len(edge) > 1 else ""
+    return Chart(
+        title,
+        x_label,
+        "accuracy, %",
+        tuple((x_at(t), f"{t:g}") for t in x_ticks),
+        tuple((y_at(t), f"{t:g}") for t in y_ticks),
+        series,
+        path,
+    )
+
+
+def _percent_ticks(values: Sequence[float], *, whole: bool = False) -> list[float]:
+    if whole:
+        return [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
+    found = ticks(min(values), max(values))
+    # Ticks reach beyond the values: no axis goes on to 101 % or below zero because of it.
+    return [t for t in found if 0 <= t <= 100] if 0 <= min(values) and max(values) <= 100 else found
+
+
+def _apart(values: Sequence[int], at: _Scale, least: float) -> list[int]:
+    """The values whose labels do not touch; the last one always stays."""
+    kept = [values[-1]]
+    for value in reversed(values[:-1]):
+        if at(kept[-1]) - at(value) >= least:
+            kept.append(value)
+    return kept[::-1]
+
+
+@dataclass(frozen=True)
+class _Scale:
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+
+
+def _scale(low: float, high: float, start: float, end: float) -> _Scale:
+    return _Scale(low, high if high > low else low + 1, start, end)

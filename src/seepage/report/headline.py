@@ -1,0 +1,394 @@
+"""The verdict in one sentence, computed from the rows, with what a careful reader must know beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import pandas as pd
+
+from seepage.metrics.baselines import BASELINES
+from seepage.metrics.intervals import share_interval
+from seepage.report.words import among, decimal, defence_label, percent, plural
+from seepage.threat import THREATS, Fact, ThreatModel
+
+__all__ = ["Headline", "Tally", "headline", "last_accuracy", "tally"]
+
+Tone: TypeAlias = Literal["leak", "quiet", "unknown"]
+Kind: TypeAlias = Literal["image", "row"]
+
+_DEFENCE = ["defence", "defence_settings"]
+_PAIR = ["attack", "attack_settings", "threat"]
+_METRIC: dict[Kind, str] = {"image": "psnr", "row": "exact_match"}
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the strongest attack on one defence brought back, summed over cases.
+
+    Args:
+        kind: images, or rows of a table.
+        defence: name.
+        settings: its knobs.
+        found: images above the threshold, or the features found, as a number of rows.
+        total: images or rows attacked.
+        mean: mean PSNR in dB, or mean share of features found; NaN when nothing was returned.
+        prior: the same of the best guess without any leak; NaN when not measured.
+        free: found images that a guess without any leak would also bring above the threshold.
+        accuracy: after the last round, mean over cases; NaN when not measured.
+        cost: accuracy without a defence minus `accuracy`, mean over the cases that have both; NaN without any.
+        strongest: (case, attack, settings, threat) of the strongest attack in each case.
+        met: every (case, attack, settings, threat, images) that was measured.
+    """
+
+    kind: Kind
+    defence: str
+    settings: str
+    found: float
+    total: int
+    mean: float
+    prior: float
+    free: int
+    accuracy: float
+    cost: float
+    strongest: tuple[tuple[str, str, str, str], ...]
+    met: frozenset[tuple[str, str, str, str, int]]
+
+    @property
+    def label(self) -> str:
+        """Name and settings."""
+        return defence_label(self.defence, self.settings)
+
+    @property
+    def share(self) -> float:
+        """Of the images or features that came back."""
+        return self.found / self.total
+
+    @property
+    def amount(self) -> str:
+        """What came back, in words."""
+        if self.kind == "image":
+            return among(round(self.found), self.total, "image")
+        return f"{percent(self.share)} of the features of {plural(self.total, 'row')}"
+
+    @property
+    def leaks(self) -> bool:
+        """Whether something came back: an image above the threshold, or more features than a guess would find.
+
+        A point of a hundred above the guess is not more: features are found by luck.
+        """
+        if self.kind == "image":
+            return self.found > 0
+        return self.share > (0.0 if math.isnan(self.prior) else self.prior + 0.01)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What the report says first.
+
+    Args:
+        tone: whether something came back, nothing did, or nobody knows.
+        sentence: the verdict.
+        cautions: sentences that keep the verdict from being read as more than it is.
+    """
+
+    tone: Tone
+    sentence: str
+    cautions: tuple[str, ...] = ()
+
+
+def headline(
+    rows: pd.DataFrame,
+    threshold: float,
+    trials: Collection[str] = (),
+    threats: Mapping[str, ThreatModel] = THREATS,
+) -> Headline:
+    """The verdict on a table of results.
+
+    Args:
+        rows: as `Table.read` gives them.
+        threshold: PSNR in dB above which an image counts as recovered.
+        trials: digests of all trials of the experiment, to notice those that have not run.
+        threats: the threat models by name.
+
+    Example:
+        >>> common = {"case": "a", "attack_settings": "", "defence_settings": "", "threat": "honest-server",
+        ...           "client": "0", "trial": "t", "outcome": "reduced"}
+        >>> rows = pd.DataFrame([
+        ...     {**common, "attack": "x", "defence": "none", "item": str(i), "metric": "psnr", "value": value}
+        ...     for i, value in enumerate((31.0, 24.0, 11.0))])
+        >>> headline(rows, 20.0).sentence
+        'Without a defence, 2 of 3 images came back recognisably (PSNR above 20 dB); no defence was measured.'
+    """
+    tallies = {kind: tally(rows, threshold, kind) for kind in _METRIC}
+    if not any(tallies.values()):
+        return Headline("unknown", _nothing_measured(rows), tuple(_unfinished(rows, trials)))
+    sentences = []
+    if tallies["image"]:
+        sentences.append(_sentence(tallies["image"], f"came back recognisably (PSNR above {threshold:g} dB)"))
+    if tallies["row"]:
+        sentences.append(_sentence(tallies["row"], "came back"))
+    every = [one for kind in tallies.values() for one in kind]
+    tone: Tone = "leak" if any(one.leaks for one in every) else "quiet"
+    cautions = [
+        *_about_tallies(every),
+        *_labels(rows, threats),
+        *_lanes(rows),
+        *_failed(rows),
+        *_unfinished(rows, trials),
+    ]
+    return Headline(tone, " ".join(sentences), tuple(cautions))
+
+
+def last_accuracy(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
+    """Accuracy after the last round by case, defence and its settings."""
+    learning = rows[rows["metric"] == "accuracy"]
+    return {
+        (str(case), str(name), str(settings)): float(part["value"].iloc[-1])
+        for (case, name, settings), part in learning.groupby(["case", *_DEFENCE], sort=False)
+    }
+
+
+def tally(rows: pd.DataFrame, threshold: float, kind: Kind) -> list[Tally]:
+    """What came back under each defence, no defence first.
+
+    In each case the strongest pair of attack and threat model counts, so that every number can be found in the table.
+    """
+    metric = _METRIC[kind]
+    measured = rows[(rows["attack"] != "none") & (rows["metric"] == metric)]
+    accuracy = last_accuracy(rows)
+    tallies = []
+    for (name, settings), part in measured.groupby(_DEFENCE, sort=False):
+        of_defence = rows[(rows["defence"] == name) & (rows["defence_settings"] == settings)]
+        tallies.append(_tally(of_defence, part, threshold, kind, accuracy))
+    return sorted(tallies, key=lambda one: one.defence != "none")
+
+
+def _tally(
+    rows: pd.DataFrame,
+    measured: pd.DataFrame,
+    threshold: float,
+    kind: Kind,
+    accuracy: Mapping[tuple[str, str, str], float],
+) -> Tally:
+    name, settings = str(measured["defence"].iloc[0]), str(measured["defence_settings"].iloc[0])
+    found, total, free = 0.0, 0, 0
+    strongest, met, values, priors = [], set(), [], []
+    for case, of_case in measured.groupby("case", sort=False):
+        best: tuple[tuple[float, float], tuple[str, str, str], pd.DataFrame] | None = None
+        for pair, part in of_case.groupby(_PAIR, sort=False):
+            attack, attack_settings, threat = map(str, pair)
+            met.add((str(case), attack, attack_settings, threat, len(part)))
+            came = float((part["value"] > threshold).sum()) if kind == "image" else float(part["value"].sum())
+            mean = float(part["value"].mean())
+            strength = (came, -math.inf if math.isnan(mean) else mean)
+            if best is None or strength > best[0]:
+                best = strength, (attack, attack_settings, threat), part
+        assert best is not None  # a group has at least one row
+        (came, _), (attack, attack_settings, threat), part = best
+        strongest.append((str(case), attack, attack_settings, threat))
+        found, total = found + came, total + len(part)
+        values.append(part["value"])
+        same = rows[
+            (rows["case"] == case)
+            & (rows["attack"] == attack)
+            & (rows["attack_settings"] == attack_settings)
+            & (rows["threat"] == threat)
+        ]
+        prior = _prior_of_each(same, part, kind)
+        priors.append(prior)
+        if kind == "image":
+            free += int(((part["value"] > threshold).to_numpy() & (prior > threshold).to_numpy()).sum())
+    cases = [case for case, *_ in strongest]
+    own = [accuracy.get((case, name, settings), math.nan) for case in cases]
+    gaps = [accuracy.get((case, "none", ""), math.nan) - mine for case, mine in zip(cases, own, strict=True)]
+    return Tally(
+        kind,
+        name,
+        settings,
+        found,
+        total,
+        float(pd.concat(values).mean()),
+        float(pd.concat(priors).mean()),
+        free,
+        float(pd.Series(own, dtype=float).mean()),
+        float(pd.Series(gaps, dtype=float).mean()),
+        tuple(strongest),
+        frozenset(met),
+    )
+
+
+def _prior_of_each(rows: pd.DataFrame, part: pd.DataFrame, kind: Kind) -> pd.Series[float]:
+    """For each image or row the score of that guess without a leak that is best on the whole."""
+    keys = pd.MultiIndex.from_frame(part[["client", "item"]])
+    best = pd.Series(math.nan, index=keys, dtype=float)
+    for baseline in BASELINES:
+        values = rows[rows["metric"] == f"{_METRIC[kind]}_of_{baseline}"]
+        if values.empty:
+            continue
+        one = values.drop_duplicates(["client", "item"]).set_index(["client", "item"])["value"].reindex(keys)
+        if math.isnan(best.mean()) or one.mean() > best.mean():
+            best = one
+    return best
+
+
+def _sentence(tallies: Sequence[Tally], came: str) -> str:
+    base = next((one for one in tallies if one.defence == "none"), None)
+    defended = [one for one in tallies if one.defence != "none"]
+    if all(math.isnan(one.mean) for one in tallies):
+        noun = "image" if tallies[0].kind == "image" else "row"
+        return (
+            f"No attack returned {'an' if noun == 'image' else 'a'} {noun}, so none could be compared with the truth."
+        )
+    if base is None:
+        return _without_base(defended, came)
+    start = f"Without a defence, {base.amount} {came}"
+    if not base.leaks:
+        return f"{start}{_beside_prior(base)}; {_defences_too(defended)}."
+    if not defended:
+        return f"{start}{_beside_prior(base, only='row')}; no defence was measured."
+    return f"{start}{_beside_prior(base, only='row')}; {_best_defence(base, defended)}."
+
+
+def _beside_prior(one: Tally, only: Kind | None = None) -> str:
+    """How that compares with no leak at all."""
+    if math.isnan(one.prior) or (only is not None and one.kind != only):
+        return ""
+    if one.kind == "row":
+        return f" (a guess without any leak finds {percent(one.prior)})"
+    return f", on average {decimal(one.mean)} dB where a guess without any leak scores {decimal(one.prior)} dB"
+
+
+def _best_defence(base: Tally, defended: Sequence[Tally]) -> str:
+    # A defence that met fewer attacks has an easier life: it comes last whatever it scored.
+    best = min(defended, key=lambda one: (one.met != base.met, one.share, _or(one.cost, math.inf)))
+    if not best.leaks:
+        verb = "did" if best.kind == "image" else "did, no more than a guess"
+        return f"with {best.label} {_short(best)} {verb}{_cost(best)}"
+    if best.share < base.share:
+        if len(defended) > 1:
+            return f"the best defence measured, {best.label}, still let {_short(best)} through{_cost(best)}"
+        return f"with {best.label} {_short(best)} still did{_cost(best)}"
+    if len(defended) > 1:
+        return f"none of the {len(defended)} defences measured lowered that"
+    return f"with {best.label} {_short(best)} did{_cost(best)}"
+
+
+def _defences_too(defended: Sequence[Tally]) -> str:
+    if not defended:
+        return "no defence was measured"
+    worst = max(defended, key=lambda one: one.share)
+    if worst.leaks:
+        return f"but with {worst.label} {_short(worst)} did"
+    if len(defended) == 1:
+        return f"with {worst.label} {_short(worst)} did"
+    return f"with none of the {len(defended)} defences measured did more come back"
+
+
+def _without_base(defended: Sequence[Tally], came: str) -> str:
+    best, worst = min(defended, key=lambda one: one.share), max(defended, key=lambda one: one.share)
+    reached = "" if math.isnan(best.accuracy) else f" and accuracy reached {percent(best.accuracy, 1)}"
+    text = f"With {best.label}, {best.amount} {came}{reached}"
+    if worst.share > best.share:
+        text += f"; with {worst.label} {_short(worst)} did"
+    return f"{text}; without a defence nothing was measured, so what a defence changed is not known."
+
+
+def _short(one: Tally) -> str:
+    return f"{round(one.found)} of {one.total}" if one.kind == "image" else percent(one.share)
+
+
+def _cost(one: Tally) -> str:
+    if math.isnan(one.cost):
+        return "; what that costs in accuracy was not measured"
+    points = decimal(abs(100 * one.cost))
+    if float(points) == 0:
+        return ", at no measurable cost in accuracy"
+    return (
+        f", at a cost of {points} points of accuracy" if one.cost > 0 else f", and accuracy was {points} points higher"
+    )
+
+
+def _or(value: float, other: float) -> float:
+    return other if math.isnan(value) else value
+
+
+def _nothing_measured(rows: pd.DataFrame) -> str:
+    attacked = rows[rows["attack"] != "none"]
+    if rows.empty:
+        return "Nothing was measured: the table has no rows."
+    if attacked.empty:
+        return "No attack was run, so what the updates give away is not known."
+    failed = attacked[attacked["metric"] == "none"]
+    if failed.empty:
+        found = attacked.loc[attacked["metric"] == "label_accuracy", "value"]
+        if found.notna().any():
+            return f"Only labels were attacked: on average {percent(float(found.mean()))} of them were found."
+        return "The attacks gave no measured reconstruction, so what the updates give away is not known."
+    reasons = failed["outcome"].astype(str).str.partition(":")[0].value_counts(sort=False)
+    why = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    return f"No attack could be measured ({why}), so what the updates give away is not known."
+
+
+def _about_tallies(every: Sequence[Tally]) -> list[str]:
+    words = []
+    base = next((one for one in every if one.defence == "none"), every[0])
+    pairs = len({met[1:4] for one in every for met in one.met})
+    cases = len({met[0] for one in every for met in one.met})
+    if pairs > 1 or cases > 1:
+        scope = f" in each of {cases} cases" if cases > 1 else ""
+        words.append(f"Counted is the strongest of {plural(pairs, 'pair')} of attack and threat model{scope}.")
+    for one in every:
+        if one.free:
+            words.append(
+                f"With {one.label}, {one.free} of the {round(one.found)} images above the threshold are so plain that a "
+                "guess without any leak would be above it too."
+            )
+    if any(one.met != base.met for one in every if one.kind == base.kind):
+        words.append("Not every defence met the same attacks and examples: compare them line by line in the table.")
+    for one in every:
+        if one.kind == "image" and one.found == 0 and not math.isnan(one.mean):
+            high = percent(share_interval(0, one.total).high)
+            words.append(
+                f"0 of {one.total} is not proof of safety: even for this very attack the true share may be up to {high} "
+                "(95 % confidence, images taken as independent), and other attacks may do better."
+            )
+            break
+    return words
+
+
+def _labels(rows: pd.DataFrame, threats: Mapping[str, ThreatModel]) -> list[str]:
+    # Whoever was told the labels did not find them.
+    told = {name for name, threat in threats.items() if Fact.LABELS in threat.facts}
+    found = rows[(rows["metric"] == "label_accuracy") & (rows["defence"] == "none") & ~rows["threat"].isin(told)]
+    if found["value"].notna().sum() == 0:
+        return []
+    means = found.groupby(["case", *_PAIR], sort=False)["value"].mean()
+    return [f"Without a defence, up to {percent(float(means.max()))} of a client's labels were found from its update."]
+
+
+def _lanes(rows: pd.DataFrame) -> list[str]:
+    measured = rows[(rows["attack"] != "none") & (rows["metric"] != "none")]
+    keys = ["case", *_DEFENCE, *_PAIR, "client"]
+    lanes = measured.drop_duplicates(keys)
+    stuck = int(lanes["outcome"].isin(["not reduced", "diverged", "never finite"]).sum())
+    if not stuck:
+        return []
+    return [
+        f"In {stuck} of {plural(len(lanes), 'attacked update')} the attack's search got stuck or diverged: a low score "
+        "there may say more about the attack than about the defence."
+    ]
+
+
+def _failed(rows: pd.DataFrame) -> list[str]:
+    failed = int((rows["metric"] == "none").sum())
+    return [f"{plural(failed, 'trial')} gave no number; see “What gave no number”."] if failed else []
+
+
+def _unfinished(rows: pd.DataFrame, trials: Collection[str]) -> list[str]:
+    missing = len(set(trials) - set(rows["trial"])) if len(rows) else len(set(trials))
+    if not missing:
+        return []
+    return [f"{missing} of {plural(len(set(trials)), 'trial')} {'has' if missing == 1 else 'have'} not run yet."]

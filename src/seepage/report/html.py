@@ -1,0 +1,348 @@
+"""From rows and pictures to one HTML file that needs nothing beside it: no script, no font, no request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+
+from seepage.audit.gate import Limit, Verdict
+from seepage.audit.summary import Comparison, Index, Line, compare, summarise
+from seepage.audit.table import Pictures
+from seepage.engine.minimise import Status
+from seepage.metrics.baselines import BASELINES
+from seepage.metrics.intervals import Interval
+from seepage.metrics.registry import METRICS
+from seepage.report import words
+from seepage.report.charts import Chart, line_chart, scatter
+from seepage.report.headline import Tally, headline, tally
+from seepage.report.pictures import Pair, best_pairs
+from seepage.threat import THREATS, Fact, ThreatModel
+
+__all__ = ["render"]
+
+MOST_PAIRS = 12  # in a strip
+MOST_STRIPS = 60  # with pictures
+MOST_CHARACTERS = 20_000_000  # of pictures in all: a file that a browser and a mail server still take
+MOST_CHARTS = 12
+
+_STATUSES = {status.name.lower().replace("_", " "): status.sentence for status in Status}
+_OUTCOMES = {**_STATUSES, "answered": "The attack computes its answer directly; there is no search that could fail."}
+_NO_NOTES: Mapping[str, dict[str, Any]] = MappingProxyType({})
+
+
+def render(
+    index: Index,
+    rows: pd.DataFrame,
+    pictures: Mapping[str, Pictures],
+    verdicts: Sequence[Verdict] = (),
+    notes: Mapping[str, dict[str, Any]] = _NO_NOTES,
+) -> str:
+    """The report of a folder of results.
+
+    Args:
+        index: what the folder is about.
+        rows: as `Table.read` gives them.
+        pictures: of the trials that have any, by digest.
+        verdicts: of the gate, where there is a policy.
+        notes: of the trials, by digest; they know the facts of the user's own threat models and the seconds spent.
+
+    Returns:
+        The text of one HTML file; the same for the same arguments.
+
+    Example:
+        >>> from seepage.audit.table import COLUMNS
+        >>> page = render(Index("empty", "", 20.0, (), ()), COLUMNS.empty_table().to_pandas(), {})
+        >>> "Nothing was measured: the table has no rows." in page
+        True
+    """
+    lines = summarise(rows)
+    threats = _threats(rows, notes)
+    attacks = words.distinguished((line.attack, line.attack_settings) for line in lines)
+    styles = _styles(rows)
+    tables = [_image_table(lines, rows, index.threshold), _row_table(lines, rows)]
+    groups, left_out = _strips(lines, rows, pictures, index.threshold)
+    charts = _charts(rows, styles, index.threshold)
+    first = headline(rows, index.threshold, index.trials, threats)
+    return _template().render(
+        index=index,
+        headline=first,
+        badge=_BADGES[first.tone],
+        glances=_glances(rows, index.threshold),
+        strongest=lambda one: _strongest(one, attacks),
+        groups=groups,
+        left_out=left_out,
+        tables=[table for table in tables if table is not None],
+        everything=[(line, _numbers(line)) for line in lines if line.metrics],
+        charts=charts[:MOST_CHARTS],
+        charts_left_out=len(charts[MOST_CHARTS:]),
+        legend=[(style, words.defence_label(*defence)) for defence, style in styles.items()],
+        comparisons=[_compared(comparison) for comparison in compare(rows, index.expect)],
+        verdicts=[_held(verdict) for verdict in verdicts],
+        gate_words=_gate_words(verdicts),
+        failures=_failures(rows),
+        outcomes=_outcomes(rows),
+        threats=[_threat_words(threats[name]) for name in _names(rows, "threat")],
+        facts=_facts(rows, notes),
+        attack_label=lambda line: attacks[line.attack, line.attack_settings],
+        defence_label=words.defence_label,
+    )
+
+
+_BADGES = {
+    "leak": ("▲", "Data came back"),
+    "quiet": ("●", "Nothing came back above the threshold"),
+    "unknown": ("?", "Not measured"),
+}
+
+
+@cache
+def _template() -> jinja2.Template:
+    text = (resources.files("seepage.report") / "template.html").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters.update(decimal=words.decimal, percent=words.percent, plural=words.plural)
+    return environment.from_string(text)
+
+
+def _names(rows: pd.DataFrame, column: str) -> list[str]:
+    """The values of a column in order of appearance, without those that say "none"."""
+    return [str(name) for name in rows[column].drop_duplicates() if str(name) not in ("none", "")]
+
+
+def _styles(rows: pd.DataFrame) -> dict[tuple[str, str], int]:
+    """The same colour, dash and shape for the same defence in every chart."""
+    learning = rows.loc[rows["metric"] == "accuracy", ["defence", "defence_settings"]].drop_duplicates()
+    return {(str(name), str(settings)): i for i, (name, settings) in enumerate(learning.itertuples(index=False))}
+
+
+# --- at a glance ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Glance:
+    title: str
+    tallies: list[Tally]
+    has_accuracy: bool
+
+
+def _glances(rows: pd.DataFrame, threshold: float) -> list[_Glance]:
+    glances = []
+    for kind, title in (("image", "Images that came back"), ("row", "Features that came back")):
+        tallies = tally(rows, threshold, kind)  # type: ignore[arg-type]
+        if tallies:
+            glances.append(_Glance(title, tallies, any(not math.isnan(one.accuracy) for one in tallies)))
+    return glances
+
+
+def _strongest(one: Tally, attacks: Mapping[tuple[str, str], str]) -> str:
+    """The strongest attack, where it is the same in every case."""
+    kinds = {(attacks[attack, settings], threat) for _, attack, settings, threat in one.strongest}
+    if len(kinds) > 1:
+        return "varies by case"
+    attack, threat = kinds.pop()
+    return f"{attack} as {threat}"
+
+
+# --- charts ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ChartPair:
+    case: str
+    learning: Chart
+    trade: Chart | None
+    numbers: list[tuple[str, str]]
+
+
+def _charts(rows: pd.DataFrame, styles: Mapping[tuple[str, str], int], threshold: float) -> list[_ChartPair]:
+    learning = rows[(rows["metric"] == "accuracy") & rows["value"].notna()]
+    pairs = []
+    for case, part in learning.groupby("case", sort=False):
+        drawn = []
+        for defence, of_defence in part.groupby(["defence", "defence_settings"], sort=False):
+            points = [(float(i), 100 * float(v)) for i, v in zip(of_defence["item"], of_defence["value"], strict=True)]
+            name = words.defence_label(*map(str, defence))
+            drawn.append((styles[str(defence[0]), str(defence[1])], name, sorted(points)))
+        numbers = [(name, ", ".join(f"{y:.1f}" for _, y in points)) for _, name, points in drawn]
+        title = f"Accuracy after each round, case {case}"
+        trade = _trade(str(case), rows[rows["case"] == case], styles, threshold)
+        pairs.append(_ChartPair(str(case), line_chart(title, drawn), trade, numbers))
+    return pairs
+
+
+def _trade(case: str, rows: pd.DataFrame, styles: Mapping[tuple[str, str], int], threshold: float) -> Chart | None:
+    """Leak of the strongest attack against accuracy, where there are two defences to choose between."""
+    kept = [t for kind in ("image", "row") for t in tally(rows, threshold, kind)]  # type: ignore[arg-type]
+    kept = [one for one in kept if not math.isnan(one.accuracy) and not math.isnan(one.mean)]
+    if len(kept) < 2:
+        return None
+    title = f"Leak against accuracy, case {case}"
+
+    def points(leak: Callable[[Tally], float]) -> list[tuple[int, str, float, float]]:
+        return [(styles[one.defence, one.settings], one.label, leak(one), 100 * one.accuracy) for one in kept]
+
+    if kept[0].kind == "row":
+        return scatter(title, "features that came back, %", "%", points(lambda one: 100 * one.share))
+    if len({one.share for one in kept}) == 1:  # the share tells the defences apart no better than a coin
+        return scatter(title, "mean PSNR, dB", "dB", points(lambda one: one.mean))
+    return scatter(title, "images that came back, %", "%", points(lambda one: 100 * one.share))
+
+
+# --- beside the paper, the gate, failures ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Compared:
+    what: str
+    metric: str
+    reported: str
+    source: str
+    ours: str
+    bounds: str
+    verdict: str
+
+
+def _compared(comparison: Comparison) -> _Compared:
+    expected, ours = comparison.expectation, comparison.ours
+    what = [expected.case]
+    what += [expected.attack] if expected.attack else []
+    what += [words.defence_label(expected.defence, "")] if expected.defence else []
+    unit = METRICS[expected.metric].unit if expected.metric in METRICS else ""
+    mean, bounds = (words.DASH, "") if ours is None else _significant(ours)
+    return _Compared(
+        ", ".join(what),
+        f"{expected.metric}, {unit}" if unit else expected.metric,
+        words.DASH if expected.reported is None else f"{expected.reported:g}",
+        expected.source,
+        mean,
+        bounds,
+        comparison.verdict or "nothing to hold it against",
+    )
+
+
+@dataclass(frozen=True)
+class _Held:
+    outcome: str
+    symbol: str
+    limit: str
+    where: str
+    value: str
+    why: str
+
+
+_SYMBOLS = {"within": "✓", "broken": "✗", "unmeasured": "?"}
+
+
+def _held(verdict: Verdict) -> _Held:
+    value = words.DASH if math.isnan(verdict.value) else f"{verdict.value:.4g}"
+    symbol = _SYMBOLS[verdict.outcome]
+    return _Held(verdict.outcome, symbol, _limit_words(verdict.limit), _where(verdict.limit), value, verdict.why)
+
+
+def _limit_words(limit: Limit) -> str:
+    """A limit as a sentence.
+
+    Example:
+        >>> _limit_words(Limit("psnr", at_most=20.0, statistic="p95"))
+        '95th percentile of psnr at most 20'
+    """
+    statistic = {"mean": "mean", "max": "largest", "min": "smallest", "p95": "95th percentile of", "last": "last"}
+    bounds = [f"at least {limit.at_least:g}"] if limit.at_least is not None else []
+    bounds += [f"at most {limit.at_most:g}"] if limit.at_most is not None else []
+    return f"{statistic[limit.statistic]} {limit.metric} {' and '.join(bounds)}"
+
+
+def _where(limit: Limit) -> str:
+    named = [f"{c} {getattr(limit, c)}" for c in ("case", "attack", "defence", "threat") if getattr(limit, c) != "*"]
+    return ", ".join(named) or "everywhere"
+
+
+def _gate_words(verdicts: Sequence[Verdict]) -> str:
+    counts = {outcome: sum(v.outcome == outcome for v in verdicts) for outcome in _SYMBOLS}
+    if counts["within"] == len(verdicts):
+        return "All limits hold."
+    parts = [f"{counts['broken']} broken"] if counts["broken"] else []
+    parts += [f"{counts['unmeasured']} could not be measured"] if counts["unmeasured"] else []
+    return f"Of {words.plural(len(verdicts), 'limit')}: {', '.join(parts)}, {counts['within']} within."
+
+
+def _failures(rows: pd.DataFrame) -> list[tuple[str, str, int]]:
+    """What was tried, why it gave no number, and how often."""
+    failed = rows[rows["metric"] == "none"]
+    found: dict[tuple[str, str], int] = {}
+    for row in failed.itertuples(index=False):
+        defence = words.defence_label(str(row.defence), str(row.defence_settings))
+        parts = [str(row.case), "learning" if row.attack == "none" else str(row.attack), defence]
+        parts += [str(row.threat)] if row.threat != "none" else []
+        key = ", ".join(parts), str(row.outcome)
+        found[key] = found.get(key, 0) + 1
+    return [(what, why, count) for (what, why), count in found.items()]
+
+
+def _outcomes(rows: pd.DataFrame) -> list[tuple[str, int, str]]:
+    """How the search ended: outcome, updates that ended so, and what it means."""
+    measured = rows[(rows["attack"] != "none") & (rows["metric"] != "none")]
+    lanes = measured.drop_duplicates(["trial", "client"])["outcome"].astype(str)
+    counts = lanes.value_counts(sort=False)
+    known = [name for name in _OUTCOMES if name in counts.index]
+    other = sorted(set(counts.index) - set(known))
+    return [(name, int(counts[name]), _OUTCOMES.get(name, words.DASH)) for name in [*known, *other]]
+
+
+# --- threat models and circumstances --------------------------------------------------------------------------------
+
+
+def _threats(rows: pd.DataFrame, notes: Mapping[str, dict[str, Any]]) -> dict[str, ThreatModel]:
+    """Every threat model by name; what a note says comes first, since a user's own may have any name."""
+    threats = {**THREATS, **{n: ThreatModel(n, frozenset()) for n in _names(rows, "threat") if n not in THREATS}}
+    for trial in rows["trial"].drop_duplicates():
+        noted = (notes.get(str(trial), {}).get("trial") or {}).get("threat")
+        if noted:
+            facts = frozenset(Fact(f) for f in noted.get("facts", ()) if f in set(Fact))
+            threats[noted["name"]] = ThreatModel(noted["name"], facts, noted.get("about", ""))
+    return threats
+
+
+@dataclass(frozen=True)
+class _ThreatWords:
+    name: str
+    about: str
+    granted: list[Fact]
+    hidden: list[Fact]
+
+
+def _threat_words(threat: ThreatModel) -> _ThreatWords:
+    unknown = threat.name not in THREATS and not threat.facts and not threat.about
+    about = (
+        "a threat model of this experiment; the table alone does not say what it grants" if unknown else threat.about
+    )
+    granted = [fact for fact in Fact if fact in threat.facts]
+    return _ThreatWords(threat.name, about, granted, [] if unknown else [f for f in Fact if f not in threat.facts])
+
+
+def _facts(rows: pd.DataFrame, notes: Mapping[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    """The circumstances of the measurement."""
+    heads = {
+        "data": "Data",
+        "model": "Model",
+        "seed": "Seed",
+        "device": "Device",
+        "seepage": "Seepage",
+        "torch": "PyTorch",
+    }
+    facts = [(head, ", ".join(_names(rows, column)) or words.DASH) for column, head in heads.items()]
+    trials = [str(trial) for trial in rows["trial"].drop_duplicates()]
+    spent = [float(notes[t]["seconds"]) for t in trials if "seconds" in notes.get(t, {})]
+    count = words.plural(len(trials), "trial")
+    facts.append(("Trials", f"{count}, {words.seconds(sum(spent))} of computing" if spent else count))
+    return facts

@@ -1,0 +1,125 @@
+"""Numbers and names as a reader meets them; what is missing is a dash."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from seepage.metrics.intervals import Interval
+
+__all__ = ["DASH", "among", "between", "decimal", "defence_label", "distinguished", "percent", "plural", "seconds"]
+
+DASH = "–"
+
+
+def decimal(value: float, digits: int = 1, *, sign: bool = False) -> str:
+    """A number with so many digits after the point.
+
+    Example:
+        >>> decimal(12.345), decimal(-0.04, sign=True), decimal(-1.5, sign=True), decimal(math.nan)
+        ('12.3', '0.0', '−1.5', '–')
+    """
+    if not math.isfinite(value):
+        return DASH
+    text = f"{value:{'+' if sign else ''}.{digits}f}"
+    if float(text) == 0:
+        return text.lstrip("+-")
+    return text.replace("-", "−")
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share in per cent; a share that is neither 0 nor 1 is not rounded to look as if it were.
+
+    Example:
+        >>> percent(0.25), percent(0.001), percent(0.9999), percent(0.8312, 1), percent(math.nan)
+        ('25 %', '<1 %', '>99 %', '83.1 %', '–')
+    """
+    if not math.isfinite(share):
+        return DASH
+    text = f"{100 * share:.{digits}f}"
+    if float(text) == 0 and share > 0:
+        return f"<{10**-digits:g} %"
+    if float(text) == 100 and share < 1:
+        return f">{100 - 10**-digits:g} %"
+    return f"{text} %".replace("-", "−")
+
+
+def between(interval: Interval | None, digits: int = 1) -> str:
+    """The bounds of an interval, or nothing where a single value leaves them open.
+
+    Example:
+        >>> between(Interval(2.0, 1.25, 2.75, 5), 2), between(Interval(2.0, math.nan, math.nan, 1))
+        ('[1.25, 2.75]', '')
+    """
+    if interval is None or math.isnan(interval.low):
+        return ""
+    return f"[{decimal(interval.low, digits)}, {decimal(interval.high, digits)}]"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    Example:
+        >>> plural(1, "image"), plural(12, "image")
+        ('1 image', '12 images')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def among(found: int, total: int, noun: str) -> str:
+    """How many of how many.
+
+    Example:
+        >>> among(3, 12, "image"), among(1, 1, "image")
+        ('3 of 12 images', '1 of 1 image')
+    """
+    return f"{found} of {plural(total, noun)}"
+
+
+def seconds(value: float) -> str:
+    """A duration.
+
+    Example:
+        >>> seconds(4.21), seconds(200), seconds(7260)
+        ('4.2 s', '3 min 20 s', '2 h 1 min')
+    """
+    if value < 60:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def defence_label(name: str, settings: str) -> str:
+    """A defence with its settings.
+
+    Example:
+        >>> defence_label("gaussian-noise", "std=0.01"), defence_label("none", "")
+        ('gaussian-noise (std=0.01)', 'no defence')
+    """
+    if name == "none":
+        return "no defence"
+    return f"{name} ({settings})" if settings else name
+
+
+def distinguished(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """A short label for every (name, settings): the name, and those settings in which namesakes differ.
+
+    Example:
+        >>> distinguished([("a", "tv=0.1, steps=10"), ("a", "tv=0.2, steps=10"), ("b", "lr=1")])
+        {('a', 'tv=0.1, steps=10'): 'a (tv=0.1)', ('a', 'tv=0.2, steps=10'): 'a (tv=0.2)', ('b', 'lr=1'): 'b'}
+    """
+    unique = list(dict.fromkeys(pairs))
+    labels = {}
+    for name, settings in unique:
+        namesakes = [_parts(other) for same, other in unique if same == name]
+        own = [part for part in _parts(settings) if not all(part in parts for parts in namesakes)]
+        labels[name, settings] = f"{name} ({', '.join(own)})" if own else name
+    return labels
+
+
+def _parts(settings: str) -> list[str]:
+    # A comma inside a value, as in a tuple, is not followed by `name=`.
+    return re.split(r"[,;] (?=\w+=)", settings) if settings else []

@@ -1,0 +1,64 @@
+"""Distances between updates, against torch's own functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.func import vmap
+from torch.nn import functional
+
+from common.nets import flat, numbers
+from seepage.pieces.distances import cosine, squared
+from seepage.task import Params
+
+
+def update(seed: int, dtype: torch.dtype = torch.float64) -> Params:
+    return {"w": numbers(3, 4, seed=seed, dtype=dtype), "b": numbers(4, seed=seed + 50, dtype=dtype)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cosine_is_one_minus_the_cosine_of_all_entries_together(seed: int) -> None:
+    one, other = update(seed), update(seed + 100)
+    expected = 1 - functional.cosine_similarity(flat(one), flat(other), dim=0)
+    torch.testing.assert_close(cosine(one, other), expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_squared_is_the_sum_of_squared_errors(seed: int) -> None:
+    one, other = update(seed), update(seed + 100)
+    torch.testing.assert_close(squared(one, other), functional.mse_loss(flat(one), flat(other), reduction="sum"))
+
+
+@pytest.mark.parametrize("distance", [cosine, squared])
+def test_distances_go_by_name_and_not_by_order(distance) -> None:
+    one, other = update(0), update(1)
+    torch.testing.assert_close(distance(one, dict(reversed(other.items()))), distance(one, other), rtol=0, atol=0)
+    same = {"a": numbers(4), "b": numbers(4, seed=1)}
+    torch.testing.assert_close(distance(same, {"b": same["b"], "a": same["a"]}), numbers() * 0, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("distance", [cosine, squared])
+def test_distances_are_mapped_over_clients(distance) -> None:
+    one = {name: torch.stack([update(0)[name], update(1)[name]]) for name in update(0)}
+    together = vmap(distance, in_dims=(0, None))(one, update(2))
+    torch.testing.assert_close(together, torch.stack([distance(update(0), update(2)), distance(update(1), update(2))]))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cosine_does_not_see_the_length_of_updates(scale: float, dtype: torch.dtype) -> None:
+    one, other = update(0, dtype), update(1, dtype)
+    scaled = {name: scale * u for name, u in other.items()}
+    torch.testing.assert_close(cosine(one, scaled), cosine(one, other), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("which", ["guess", "target", "both"])
+def test_cosine_to_a_zero_update_is_one_with_a_finite_gradient(which: str, dtype: torch.dtype) -> None:
+    zero = {name: torch.zeros_like(u) for name, u in update(0, dtype).items()}
+    guess = zero if which in ("guess", "both") else update(0, dtype)
+    target = zero if which in ("target", "both") else update(1, dtype)
+    leaves = {name: g.clone().requires_grad_() for name, g in guess.items()}
+    distance = cosine(leaves, target)
+    assert float(distance.detach()) == 1
+    assert all(g.isfinite().all() for g in torch.autograd.grad(distance, list(leaves.values())))
