@@ -156,7 +156,9 @@ def examine(capture: Capture, task: Task) -> list[Problem]:
 
 def _compare(where: str, got: Params, expected: Params, noun: str) -> list[Problem]:
     problems = [
-        Problem(where, name, f"expected this {noun} of the module, got none", f"add it, or use the module without {name}")
+        Problem(
+            where, name, f"expected this {noun} of the module, got none", f"add it, or use the module without {name}"
+        )
         for name in expected
         if name not in got
     ]
@@ -183,7 +185,8 @@ def _changed_buffers(where: str, before: Params, after: Params) -> list[Problem]
     changed = [name for name, b in before.items() if name in after and not torch.equal(b, after[name])]
     if not changed:
         return []
-    what = f"{len(changed)} of {len(before)} buffers differ between question and answer, so the client trained in train mode"
+    differ = f"{len(changed)} of {len(before)} buffers differ between question and answer"
+    what = f"{differ}, so the client trained in train mode"
     return [Problem(where, changed[0], what, "attack with batch_norm = 'train' in the recipe", fatal=False)]
 
 
@@ -366,7 +369,7 @@ def read_gradient(
     """A capture from a gradient: tensors by name, or a list in the order of the module's parameters.
 
     Args:
-        path: `.pt` (a list, tuple or dictionary of tensors), `.npz` (by name, or `arr_0`, `arr_1`, …) or `.safetensors`.
+        path: `.pt` (list, tuple or dictionary of tensors), `.npz` (by name, or `arr_0`, `arr_1`, …) or `.safetensors`.
         task: the module.
         before: the global weights; the module's own when absent.
         client: name.

@@ -46,8 +46,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     help="""Measures what federated learning gives away.
 
-    Seepage takes the updates that clients send, attacks them as a curious server would, and says in pictures and numbers
-    what came back. Run it on data that you own or simulate.
+    Seepage takes the updates that clients send, attacks them as a curious server would, and says in pictures and
+    numbers what came back. Run it on data that you own or simulate.
 
     First command to try, a small federation on real images, in about two minutes:
 
@@ -95,15 +95,15 @@ def audit(
 ) -> None:
     """Attack a federation and report what leaks.
 
-    Without SPEC: 200 clients with four Fashion-MNIST images each, two defences and none. Exit code with --policy: 0 within
-    limits, 1 a limit broken, 2 could not be measured.
+    Without SPEC: 200 clients with four Fashion-MNIST images each, two defences and none. Exit code with --policy: 0
+    within limits, 1 a limit broken, 2 could not be measured.
     """
     with _clear_errors():
         limits = None if policy is None else read_policy(policy)
         with _default_spec(spec) as path:
             experiment = read_experiment(path, seed=seed)
         _perform(experiment, out, device, data, None)
-        index, rows, table = read_rows(out)
+        index, rows, _ = read_rows(out)
         verdicts = [] if limits is None else gate(rows, limits)
         page = _write_report(out, verdicts)
         if as_json:
@@ -117,9 +117,13 @@ def audit(
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Name such as geiping2020/smoke; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name such as geiping2020/smoke; without it, all are listed.")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Attack at most that many clients.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for results; default: seepage-results/NAME.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for results; default: seepage-results/NAME.")
+    ] = None,
     device: DeviceOption = Device.AUTO,
     data: DataFolder = None,
     seed: Seed = None,
@@ -324,8 +328,9 @@ def _print_lines(lines: list[Line], threshold: float) -> None:
     console.print(grid)
     if not tabular:
         console.print(
-            f"Likeness: PSNR of the reconstruction to the true image, mean and 95 % interval; above {threshold:g} dB an image "
-            "counts as recovered.\nNo leak: what the best guess that ignores the update would score. "
+            "Likeness: PSNR of the reconstruction to the true image, mean and 95 % interval; "
+            f"above {threshold:g} dB an image counts as recovered.\n"
+            "No leak: what the best guess that ignores the update would score. "
             "Accuracy: of the trained model on held-out data.",
             style="dim",
         )
@@ -352,7 +357,11 @@ def _print_comparison(rows: pd.DataFrame, experiment: Experiment) -> None:
 
 
 def _print_verdicts(verdicts: list[Verdict]) -> None:
-    marks = {"within": "[green]within[/green]", "broken": "[red]BROKEN[/red]", "unmeasured": "[yellow]UNMEASURED[/yellow]"}
+    marks = {
+        "within": "[green]within[/green]",
+        "broken": "[red]BROKEN[/red]",
+        "unmeasured": "[yellow]UNMEASURED[/yellow]",
+    }
     for v in verdicts:
         bounds = [f"at most {v.limit.at_most:g}"] if v.limit.at_most is not None else []
         bounds += [f"at least {v.limit.at_least:g}"] if v.limit.at_least is not None else []
@@ -360,7 +369,9 @@ def _print_verdicts(verdicts: list[Verdict]) -> None:
         where = ", ".join(
             f"{k} {getattr(v.limit, k)}" for k in ("case", "defence", "threat", "attack") if getattr(v.limit, k) != "*"
         )
-        Console(highlight=False).print(f"{marks[v.outcome]}  {escape(what)}{' for ' + escape(where) if where else ''}: {escape(v.why)}")
+        Console(highlight=False).print(
+            f"{marks[v.outcome]}  {escape(what)}{' for ' + escape(where) if where else ''}: {escape(v.why)}"
+        )
 
 
 def _entries(kind: Kind) -> list[dict[str, Any]]:
@@ -377,9 +388,7 @@ def _entries(kind: Kind) -> list[dict[str, Any]]:
         return [{"name": n, "about": _first_line(loader)} for n, loader in DATASETS.items()]
     if kind is Kind.METRICS:
         return [{"name": n, "unit": m.unit, "about": m.about} for n, m in METRICS.items()]
-    return [
-        {"name": n, "knows": ", ".join(sorted(t.facts)) or "nothing", "about": t.about} for n, t in THREATS.items()
-    ]
+    return [{"name": n, "knows": ", ".join(sorted(t.facts)) or "nothing", "about": t.about} for n, t in THREATS.items()]
 
 
 def _first_line(thing: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,9 @@ from seepage.task import Params, Task
 __all__ = ["Answer", "answer", "local_update"]
 
 NONE = NoDefence()
+
+# (θ, buffers, x, y) → (loss or gradient of the batch, buffers afterwards)
+BatchFunction = Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +134,7 @@ def _train(
     return defence.on_update(unflatten(vector, params), rng and rng / "update"), after
 
 
-def _defended_gradient(loss, defence: Defence, rng: Stream | None):  # type: ignore[no-untyped-def]
+def _defended_gradient(loss: BatchFunction, defence: Defence, rng: Stream | None) -> BatchFunction:
     """The gradient of a batch as the defence lets the optimiser see it."""
     count = 0
 
@@ -147,7 +151,9 @@ def _defended_gradient(loss, defence: Defence, rng: Stream | None):  # type: ign
     return gradient
 
 
-def _per_example(loss, defence: Defence, rng: Stream | None, theta: Tensor, buffers: Params, x: Tensor, y: Tensor):  # type: ignore[no-untyped-def]
+def _per_example(
+    loss: BatchFunction, defence: Defence, rng: Stream | None, theta: Tensor, buffers: Params, x: Tensor, y: Tensor
+) -> tuple[Tensor, Params]:
     def one(x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
         return grad(loss, has_aux=True)(theta, buffers, x[None], y[None])  # type: ignore[no-any-return]
 

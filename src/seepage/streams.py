@@ -53,7 +53,9 @@ class Stream:
         """
         return torch.Generator().manual_seed(self.seed)
 
-    def normal(self, *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
+    def normal(
+        self, *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> torch.Tensor:
         """Standard normal numbers from the start of this stream.
 
         Example:

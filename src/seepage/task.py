@@ -1,9 +1,9 @@
 """The public half of the learning problem: the user's module as pure functions, the loss, and what the data look like.
 
-    >>> task = Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), DataSpec((1, 2, 2), classes=3))
-    >>> x, y = torch.zeros(5, 1, 2, 2), torch.zeros(5, dtype=torch.long)
-    >>> task.gradient(task.params, x, y)["1.weight"].shape
-    torch.Size([3, 4])
+>>> task = Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), DataSpec((1, 2, 2), classes=3))
+>>> x, y = torch.zeros(5, 1, 2, 2), torch.zeros(5, dtype=torch.long)
+>>> task.gradient(task.params, x, y)["1.weight"].shape
+torch.Size([3, 4])
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Task:
     @cached_property
     def head(self) -> str | None:
         """The last linear layer, if it gives the class scores: labels leak through its gradient."""
-        linear = [(name, layer) for name, layer in self.module.named_modules() if isinstance(layer, nn.Linear)]
+        linear: list[tuple[str, nn.Linear]] = [
+            (name, layer) for name, layer in self.module.named_modules() if isinstance(layer, nn.Linear)
+        ]
         if linear and linear[-1][1].out_features == self.spec.classes:
             return linear[-1][0]
         return None

@@ -1,7 +1,7 @@
 """Who attacks, and what they may know: the one door between the client's data and an attack.
 
-`observe` is the only function that sees both sides. It lets through what the threat model grants, as copies, and nothing
-else: a `View` has no path to a `Secret`.
+`observe` is the only function that sees both sides. It lets through what the threat model grants, as copies, and
+nothing else: a `View` has no path to a `Secret`.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, th
         threat: the facts to let through.
 
     Raises:
-        ValueError: when the clients do not stack (other rounds, kinds or numbers of examples), or when a granted fact is
-            not there to be granted.
+        ValueError: when the clients do not stack (other rounds, kinds or numbers of examples), or when a granted fact
+            is not there to be granted.
     """
     if not pairs:
         raise ValueError("expected at least one capture to observe, got none")
@@ -269,8 +269,8 @@ def _count(capture: Capture, secret: Secret | None) -> int:
         count = len(secret.examples)
     if count is None:
         raise ValueError(
-            f"client {capture.client}: the threat model grants the number of examples, but the capture does not say it; "
-            "read the capture with `examples=`"
+            f"client {capture.client}: the threat model grants the number of examples, "
+            "but the capture does not say it; read the capture with `examples=`"
         )
     return count
 

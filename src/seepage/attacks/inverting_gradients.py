@@ -1,4 +1,6 @@
-"""Geiping, Bauermeister, Dröge and Moeller, 2020, "Inverting Gradients: How easy is it to break privacy in federated
+"""Inverting Gradients.
+
+Geiping, Bauermeister, Dröge and Moeller, 2020, "Inverting Gradients: How easy is it to break privacy in federated
 learning?" (https://arxiv.org/abs/2003.14053).
 
 The angle between simulated and observed update, minimised over images by Adam on the sign of the gradient, with total

@@ -14,13 +14,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seepage.attacks import ATTACKS, Attack
-from seepage.audit.values import SpecError, build, digest
+from seepage.audit.values import SpecError, build, digest, inside
+from seepage.data import DATASETS
 from seepage.defences import DEFENCES, Defence, NoDefence, chain
+from seepage.models import MODELS, options
 from seepage.recipe import Recipe
 from seepage.rounds import Federation
-from seepage.threat import THREATS, Fact, ThreatModel
+from seepage.threat import THREATS, ThreatModel
 
-__all__ = ["Case", "Clients", "Data", "Expectation", "Experiment", "Model", "Trial", "Watch", "parse", "read_experiment"]
+__all__ = [
+    "Case",
+    "Clients",
+    "Data",
+    "Expectation",
+    "Experiment",
+    "Model",
+    "Trial",
+    "Watch",
+    "parse",
+    "read_experiment",
+]
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,10 @@ class Data:
     raw: bool = False
     public: int = 0
 
+    def __post_init__(self) -> None:
+        if self.public < 0:
+            raise ValueError(f"expected `public` of at least 0, got {self.public}")
+
 
 @dataclass(frozen=True)
 class Clients:
@@ -56,6 +73,14 @@ class Clients:
     examples: int | None = None
     partition: Literal["stored", "iid", "dirichlet", "owner"] = "stored"
     alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"expected `count` of at least 1, got {self.count}")
+        if self.examples is not None and self.examples < 1:
+            raise ValueError(f"expected `examples` of at least 1, or none for all there are, got {self.examples}")
+        if self.alpha <= 0:
+            raise ValueError(f"expected `alpha` above 0, got {self.alpha}")
 
 
 @dataclass(frozen=True)
@@ -84,6 +109,14 @@ class Watch:
     round: int = 0
     clients: int | None = None
     together: int = 8
+
+    def __post_init__(self) -> None:
+        if self.round < 0:
+            raise ValueError(f"expected `round` of at least 0, got {self.round}")
+        if self.clients is not None and self.clients < 1:
+            raise ValueError(f"expected `clients` of at least 1, or none for all of them, got {self.clients}")
+        if self.together < 1:
+            raise ValueError(f"expected `together` of at least 1, got {self.together}")
 
 
 @dataclass(frozen=True)
@@ -152,24 +185,24 @@ class Trial:
 
     @cached_property
     def digest(self) -> str:
-        """Name of this trial: the same for the same values, on every machine."""
-        return digest(self)
+        """Name of this trial: the same for the same values, on every machine; what cannot change it is left out."""
+        if self.attack is None or self.threat is None:  # learning does not depend on who looks
+            unseen = replace(self.federation, visible="each")
+            return digest(replace(self, federation=unseen, watch=Watch(), threshold=0.0))
+        return digest(replace(self._as_far_as_watched, threat=replace(self.threat, about="")))
+
+    @cached_property
+    def scene(self) -> str:
+        """Digest of the part that decides what is sent, shared by all attacks on it."""
+        public = replace(self.data, public=0)
+        watched = replace(self._as_far_as_watched, case="", data=public, threshold=0.0)
+        return digest(replace(watched, attack=None, threat=None, first=0, last=0))
 
     @property
-    def scene(self) -> Trial:
-        """The part that decides what is sent, shared by all attacks on it."""
+    def _as_far_as_watched(self) -> Trial:
+        """Without later rounds, and without how the watched clients were dealt to trials."""
         rounds = replace(self.federation, rounds=self.watch.round + 1)
-        return replace(
-            self,
-            case="",
-            federation=rounds,
-            watch=Watch(self.watch.round),
-            threshold=0.0,
-            attack=None,
-            threat=None,
-            first=0,
-            last=0,
-        )
+        return replace(self, federation=rounds, watch=Watch(self.watch.round))
 
 
 @dataclass(frozen=True)
@@ -222,9 +255,7 @@ class Experiment:
                     for threat in case.threats:
                         for first in range(0, watched, case.watch.together):
                             last = min(first + case.watch.together, watched)
-                            yield replace(
-                                base, defence=defence, attack=attack, threat=threat, first=first, last=last
-                            )
+                            yield replace(base, defence=defence, attack=attack, threat=threat, first=first, last=last)
                 if self.accuracy:
                     yield replace(base, defence=defence)
 
@@ -266,15 +297,17 @@ def parse(table: Mapping[str, Any], where: str, default_name: str = "experiment"
     """
     rest = dict(table)
     shared = {key: rest.pop(key) for key in (*SECTIONS, *LISTS) if key in rest}
-    overrides = rest.pop("case", [{"name": "all"}])
-    expect = tuple(build(Expectation, e, f"{where}: expect[{i}]") for i, e in enumerate(rest.pop("expect", [])))
+    overrides = _list(rest.pop("case", None), inside(where, "case"))
+    expect = tuple(build(Expectation, e, at) for e, at in _list(rest.pop("expect", None), inside(where, "expect")))
     known = ("name", "about", "seed", "accuracy", "threshold")
     for key in rest:
         if key not in known:
             choices = sorted([*known, *SECTIONS, *LISTS, "case", "expect"])
             raise SpecError(f"{where}: unknown key {key!r}; expected some of {choices}")
-    cases = tuple(_case(shared, override, f"{where}: case[{i}]") for i, override in enumerate(overrides))
+    cases = tuple(_case(shared, o, at) for o, at in overrides or [({"name": "all"}, where)])
     names = [case.name for case in cases]
+    if len(set(names)) < len(names):
+        raise SpecError(f"{where}: case: expected different names, got {names}")
     for expectation in expect:
         if expectation.case not in names:
             raise SpecError(f"{where}: expect.case: expected one of {names}, got {expectation.case!r}")
@@ -282,35 +315,84 @@ def parse(table: Mapping[str, Any], where: str, default_name: str = "experiment"
     return replace(head, cases=cases, expect=expect)
 
 
+def _list(value: Any, where: str) -> list[tuple[Any, str]]:
+    """The entries of a list, each with its place; what is absent has none."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        key = where.split(": ")[-1].split(".")[-1]
+        raise SpecError(f"{where}: expected a list, written `[[{key}]]` or `{key} = [ … ]`, got {value!r}")
+    return [(entry, f"{where}[{i}]") for i, entry in enumerate(value)]
+
+
 def _case(shared: Mapping[str, Any], override: Mapping[str, Any], where: str) -> Case:
+    if not isinstance(override, Mapping):
+        raise SpecError(f"{where}: expected a table, got {override!r}")
     if not isinstance(override.get("name"), str):
         raise SpecError(f"{where}: expected a `name`, got {override.get('name')!r}")
     for key in override:
         if key not in ("name", *SECTIONS, *LISTS):
             raise SpecError(f"{where}: unknown key {key!r}; expected some of {sorted(['name', *SECTIONS, *LISTS])}")
     sections = {
-        key: build(kind, {**shared.get(key, {}), **override.get(key, {})}, f"{where}.{key}")
-        for key, kind in SECTIONS.items()
+        key: _section(kind, shared.get(key), override.get(key), inside(where, key)) for key, kind in SECTIONS.items()
     }
-    lists = {key: override.get(key, shared.get(key, [])) for key in LISTS}
-    attacks = tuple(_named(ATTACKS, a, f"{where}.attack[{i}]") for i, a in enumerate(lists["attack"]))
-    defences = tuple(_defence(d, f"{where}.defence[{i}]") for i, d in enumerate(lists["defence"]))
-    threats = tuple(_threat(t, f"{where}.threat[{i}]") for i, t in enumerate(lists["threat"]))
+    lists = {key: _list(override.get(key, shared.get(key)), inside(where, key)) for key in LISTS}
+    attacks = tuple(_named(ATTACKS, attack, at) for attack, at in lists["attack"])
+    defences = tuple(_defence(defence, at) for defence, at in lists["defence"])
+    threats = tuple(_threat(threat, at) for threat, at in lists["threat"])
     case = Case(
-        override["name"], **sections, attacks=attacks, defences=defences or (NoDefence(),), threats=threats or Case.threats
+        override["name"],
+        **sections,
+        attacks=attacks,
+        defences=defences or (NoDefence(),),
+        threats=threats or Case.threats,
     )
-    if case.watch.round >= case.federation.rounds:
-        raise SpecError(
-            f"{where}.watch.round: expected less than federation.rounds = {case.federation.rounds}, "
-            f"got {case.watch.round}"
-        )
+    _check(case, where)
     return case
 
 
+def _section(kind: type[Any], shared: Any, override: Any, where: str) -> Any:
+    whole: dict[str, Any] = {}
+    for table in (shared, override):
+        if table is not None and not isinstance(table, Mapping):
+            raise SpecError(f"{where}: expected a table, got {table!r}")
+        whole |= table or {}
+    return build(kind, whole, where)
+
+
+def _check(case: Case, where: str) -> None:
+    """What no section can know alone; the user's own model and data are imported only when they are used."""
+    for key, name, known in (("data", case.data.name, DATASETS), ("model", case.model.name, MODELS)):
+        if ":" not in name and name not in known:
+            raise SpecError(
+                f"{inside(where, key)}.name: expected one of {sorted(known)}, "
+                f"or your own `package.module:function`, got {name!r}"
+            )
+    if ":" not in case.model.name:
+        known_options = sorted(options(case.model.name))
+        for key in case.model.options:
+            if key not in known_options:
+                raise SpecError(
+                    f"{inside(where, 'model')}.options: unknown key {key!r}; expected some of {known_options}"
+                )
+    if case.watch.round >= case.federation.rounds:
+        raise SpecError(
+            f"{inside(where, 'watch')}.round: expected less than federation.rounds = {case.federation.rounds}, "
+            f"got {case.watch.round}"
+        )
+    if (case.federation.per_round or 0) > case.clients.count:
+        raise SpecError(
+            f"{inside(where, 'federation')}.per_round: expected at most clients.count = {case.clients.count}, "
+            f"got {case.federation.per_round}"
+        )
+
+
 def _named(registry: Mapping[str, type[Any]], table: Mapping[str, Any] | str, where: str) -> Any:
+    if not isinstance(table, Mapping | str):
+        raise SpecError(f"{where}: expected a table or a name, got {table!r}")
     rest = {"name": table} if isinstance(table, str) else dict(table)
     name = rest.pop("name", None)
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise SpecError(f"{where}: expected `name` to be one of {sorted(registry)}, got {name!r}")
     return build(registry[name], rest, where)
 
@@ -318,24 +400,18 @@ def _named(registry: Mapping[str, type[Any]], table: Mapping[str, Any] | str, wh
 def _defence(table: Any, where: str) -> Defence:
     """One defence, or a chain given as `{ chain = [ … ] }`."""
     if isinstance(table, Mapping) and set(table) == {"chain"}:
-        return chain(*(_defence(part, f"{where}.chain[{i}]") for i, part in enumerate(table["chain"])))
+        return chain(*(_defence(part, at) for part, at in _list(table["chain"], f"{where}.chain")))
     defence: Defence = _named(DEFENCES, table, where)
     return defence
 
 
 def _threat(table: Any, where: str) -> ThreatModel:
     """A named threat model, or one of the user's own: `{ name = …, facts = […] }`."""
-    if isinstance(table, str) or (isinstance(table, Mapping) and "facts" not in table):
+    if not isinstance(table, Mapping | str):
+        raise SpecError(f"{where}: expected a table or a name, got {table!r}")
+    if isinstance(table, str) or "facts" not in table:
         name = table if isinstance(table, str) else table.get("name")
-        if name not in THREATS:
+        if not isinstance(name, str) or name not in THREATS:
             raise SpecError(f"{where}: expected one of {sorted(THREATS)}, or a table with `facts`, got {name!r}")
-        return THREATS[str(name)]
-    facts = {fact.value: fact for fact in Fact}
-    for fact in table["facts"]:
-        if fact not in facts:
-            raise SpecError(f"{where}.facts: expected some of {sorted(facts)}, got {fact!r}")
-    granted = frozenset(facts[fact] for fact in table["facts"])
-    for key in table:
-        if key not in ("name", "facts", "about"):
-            raise SpecError(f"{where}: unknown key {key!r}; expected some of ['about', 'facts', 'name']")
-    return ThreatModel(str(table.get("name", "custom")), granted, str(table.get("about", "")))
+        return THREATS[name]
+    return build(ThreatModel, {"name": "custom", **table}, where)

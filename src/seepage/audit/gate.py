@@ -6,7 +6,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +80,7 @@ def read_policy(path: Path) -> Policy:
         table: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise SpecError(f"{path}: expected a policy file, got none; check the path") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise SpecError(f"{path}: expected TOML, got: {error}") from error
     policy = build(Policy, table, str(path))
     if not policy.limit:
@@ -112,10 +112,10 @@ def exit_code(verdicts: list[Verdict]) -> int:
 
 
 def _hold(limit: Limit, rows: pd.DataFrame) -> Verdict:
-    keep = pd.Series(True, index=rows.index)
+    keep = pd.Series(True, index=rows.index, dtype=bool)
     for column in ("attack", "defence", "threat", "case"):
         pattern = getattr(limit, column)
-        keep &= rows[column].map(lambda name, pattern=pattern: fnmatch(str(name), pattern))
+        keep &= pd.Series([fnmatchcase(str(name), pattern) for name in rows[column]], index=rows.index, dtype=bool)
     failed = rows[keep & (rows["metric"] == "none")]
     values = rows[keep & (rows["metric"] == limit.metric)]
     if len(failed):
@@ -124,7 +124,11 @@ def _hold(limit: Limit, rows: pd.DataFrame) -> Verdict:
     if values.empty:
         known = sorted(set(rows["metric"]) - {"none"})
         return Verdict(limit, math.nan, "unmeasured", f"no row of {limit.metric!r} matches; there are {known}")
-    if values["value"].isna().any() and limit.statistic != "last":
+    if limit.statistic == "last":
+        values = _last(values)
+        if values.empty:
+            return Verdict(limit, math.nan, "unmeasured", f"{limit.metric!r} is not measured round by round")
+    if values["value"].isna().any():
         why = f"{int(values['value'].isna().sum())} of {len(values)} values of {limit.metric!r} are not numbers"
         return Verdict(limit, math.nan, "unmeasured", why)
     value = _statistic(values, limit.statistic)
@@ -136,9 +140,13 @@ def _hold(limit: Limit, rows: pd.DataFrame) -> Verdict:
 
 
 def _statistic(values: pd.DataFrame, name: str) -> float:
-    if name == "last":
-        last = pd.to_numeric(values["item"], errors="coerce")
-        return float(values["value"][last == last.max()].mean())
     if name == "p95":
         return float(values["value"].quantile(0.95))
-    return float(getattr(values["value"], name)())
+    return float(values["value"].agg("mean" if name == "last" else name))
+
+
+def _last(values: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each trial's last round; federations may be of different length."""
+    number = pd.to_numeric(values["item"], errors="coerce")
+    trials = [values[column] for column in ("case", "attack", "defence", "threat", "trial") if column in values]
+    return values[number == number.groupby(trials).transform("max")]

@@ -69,6 +69,8 @@ def run(
     """
     table = Table(folder)
     trials = list(experiment.trials(limit))
+    if not trials:
+        raise SpecError(f"{experiment.name}: expected at least one [[attack]], or accuracy = true, got neither")
     _write_index(experiment, trials, folder)
     finished = table.finished()
     for number, trial in enumerate(trials):
@@ -211,7 +213,9 @@ def _scored_rows(scored: Scored, finding: Finding, i: int, client: str, common: 
     ]
     if finding.objective is not None:
         value = float(finding.objective[i])
-        rows.append({**common, "client": client, "item": "all", "metric": "objective", "value": value, "outcome": outcome})
+        rows.append(
+            {**common, "client": client, "item": "all", "metric": "objective", "value": value, "outcome": outcome}
+        )
     return rows
 
 
@@ -286,5 +290,3 @@ def _settings(value: Any) -> str:
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-

@@ -24,7 +24,7 @@ from seepage.audit.experiment import Trial
 from seepage.audit.values import SpecError
 from seepage.capture import Capture, Secret, read_capture, read_secret, write_capture, write_secret
 from seepage.data import Dataset, load
-from seepage.data.partition import IID, ByOwner, Dirichlet, partition
+from seepage.data.partition import IID, ByOwner, Dirichlet, Partition, partition
 from seepage.rounds import Round, play
 from seepage.spec import Examples
 from seepage.streams import Stream
@@ -111,7 +111,7 @@ def _imported(name: str, where: str) -> Any:
     sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise SpecError(f"{where}: expected `package.module:function`, got {name!r}: {error}") from error
     finally:
         sys.path.remove(os.getcwd())
@@ -128,16 +128,16 @@ def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[E
             )
         return [held[i * each : (i + 1) * each] for i in range(count)]
     owner = dataset.train_owner if trial.data.split == "train" else dataset.test_owner
-    how = {"iid": IID(), "dirichlet": Dirichlet(trial.clients.alpha), "owner": ByOwner()}[trial.clients.partition]
+    ways: dict[str, Partition] = {"iid": IID(), "dirichlet": Dirichlet(trial.clients.alpha), "owner": ByOwner()}
     try:
-        return [held[which] for which in partition(held, owner, how, count, each, rng=rng)]
+        return [held[which] for which in partition(held, owner, ways[trial.clients.partition], count, each, rng=rng)]
     except ValueError as error:
         raise SpecError(f"clients: {error}") from error
 
 
 def captured(scene: Scene, folder: Path) -> list[tuple[Capture, Secret]]:
     """What was visible in the watched round, and the secrets behind it; played once, then read from `folder`."""
-    home = folder / scene.trial.scene.digest
+    home = folder / scene.trial.scene
     if not home.exists():
         last = next(r for r in scene.rounds() if r.number == scene.trial.watch.round)
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def captured(scene: Scene, folder: Path) -> list[tuple[Capture, Secret]]:
             building = Path(scratch) / "scene"
             write_capture(building / "capture", last.captures)
             for i, secret in enumerate(last.secrets):
-                write_secret(building / "secrets" / f"{i:04d}.safetensors", secret)
+                write_secret(building / "secrets" / f"{i:08d}.safetensors", secret)
             try:
                 os.rename(building, home)
             except OSError:

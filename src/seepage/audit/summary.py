@@ -85,7 +85,9 @@ def read_index(folder: Path) -> Index:
         )
         return Index(index["name"], index["about"], index["threshold"], expect, tuple(index["trials"]))
     except FileNotFoundError as error:
-        raise SpecError(f"{folder}: expected a folder of results, got none; run `seepage audit --out {folder}`") from error
+        raise SpecError(
+            f"{folder}: expected a folder of results, got none; run `seepage audit --out {folder}`"
+        ) from error
     except (json.JSONDecodeError, KeyError) as error:
         raise SpecError(f"{path}: expected what `seepage audit` writes, got: {error}; run the audit again") from error
 
@@ -108,7 +110,22 @@ def summarise(rows: pd.DataFrame) -> list[Line]:
         }
         failures = tuple(part.loc[part["metric"] == "none", "outcome"])
         accuracy = float(same["value"].iloc[-1]) if len(same) else math.nan
-        lines.append(Line(*map(str, names), metrics, accuracy, measured["client"].nunique(), failures))
+        case, attack, attack_settings, defence, defence_settings, threat = map(str, names)
+        clients = measured["client"].nunique()
+        lines.append(
+            Line(
+                case,
+                attack,
+                attack_settings,
+                defence,
+                defence_settings,
+                threat,
+                metrics,
+                accuracy,
+                clients,
+                failures,
+            )
+        )
     return lines
 
 

@@ -94,7 +94,7 @@ class Table:
                 "psnr": pictures.psnr,
             }
             with _replacing(self.folder / "pictures" / f"{trial}.npz") as scratch, scratch.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+                np.savez_compressed(file, allow_pickle=False, **arrays)
         with _replacing(self.folder / "notes" / f"{trial}.json") as scratch:
             scratch.write_text(json.dumps(note, indent=1))
         table = pa.Table.from_pylist([dict(row) for row in rows], schema=COLUMNS)
@@ -105,9 +105,12 @@ class Table:
         """All rows, or those of some trials, in an order that does not depend on who finished first."""
         order = sorted(self.finished()) if trials is None else list(dict.fromkeys(trials))
         found = self.finished()
-        parts = [pq.read_table(self._rows(t), schema=COLUMNS).to_pandas() for t in order if t in found]
+        parts: list[pd.DataFrame] = [
+            pq.read_table(self._rows(t), schema=COLUMNS).to_pandas() for t in order if t in found
+        ]
         if not parts:
-            return COLUMNS.empty_table().to_pandas()
+            empty: pd.DataFrame = COLUMNS.empty_table().to_pandas()
+            return empty
         return pd.concat(parts, ignore_index=True)
 
     def pictures(self, trial: str) -> Pictures | None:

@@ -8,15 +8,26 @@ import json
 import math
 import types
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["SpecError", "build", "digest", "plain"]
+__all__ = ["SpecError", "build", "digest", "inside", "plain"]
 
 T = TypeVar("T")
 
 
 class SpecError(ValueError):
     """A specification that cannot be used; the message names the key, what was expected and what came."""
+
+
+def inside(where: str, key: str) -> str:
+    """The place of a key in a file or in a table of it.
+
+    Example:
+        >>> inside("audit.toml", "clients"), inside("audit.toml: clients", "count")
+        ('audit.toml: clients', 'audit.toml: clients.count')
+    """
+    return f"{where}.{key}" if ": " in where else f"{where}: {key}"
 
 
 def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
@@ -48,7 +59,7 @@ def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in table:
             raise SpecError(f"{where}: expected the key {name!r}, got only {sorted(table)}")
-    values = {key: _convert(hints[key], value, f"{where}.{key}") for key, value in table.items()}
+    values = {key: _convert(hints[key], value, inside(where, key)) for key, value in table.items()}
     try:
         return kind(**values)
     except SpecError:
@@ -65,28 +76,47 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if value not in arguments:
             raise SpecError(f"{where}: expected one of {list(arguments)}, got {value!r}")
         return value
+    if origin in (tuple, frozenset) and not isinstance(value, list | tuple):
+        raise SpecError(f"{where}: expected a list, got {value!r}")
+    if origin is frozenset:
+        return frozenset(_convert(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise SpecError(f"{where}: expected a list, got {value!r}")
         if arguments[-1] is not Ellipsis and len(arguments) != len(value):
             raise SpecError(f"{where}: expected {len(arguments)} entries, got {len(value)}")
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
         return tuple(_convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
-    if dataclasses.is_dataclass(hint):
-        return build(hint, value, where)  # type: ignore[arg-type]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        named = {choice.value: choice for choice in hint}
+        if not isinstance(value, str) or value not in named:
+            raise SpecError(f"{where}: expected one of {sorted(named)}, got {value!r}")
+        return named[value]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return build(hint, value, where)
     if hint is Any or origin in (dict, Mapping):
-        return value
+        return _convert_any(hint, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise SpecError(f"{where}: expected {hint.__name__}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(f"{where}: expected a finite number, got {value!r}")
+    return value
+
+
+def _convert_any(hint: Any, value: Any, where: str) -> Any:
+    if hint is not Any and not isinstance(value, Mapping):
+        raise SpecError(f"{where}: expected a table, got {value!r}")
+    try:
+        plain(value)
+    except TypeError as error:
+        raise SpecError(f"{where}: {error}") from error
     return value
 
 
 def _convert_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
     if value is None and type(None) in choices:
         return None
-    named = {c.__name__: c for c in choices if dataclasses.is_dataclass(c)}
+    named = {c.__name__: c for c in choices if isinstance(c, type) and dataclasses.is_dataclass(c)}
     if named and isinstance(value, Mapping):
         rest = dict(value)
         kind = rest.pop("kind", None) if len(named) > 1 else next(iter(named))

@@ -72,7 +72,7 @@ def _eagerly(iteration: Callable[[Tree], Tree], state: Tree, times: range, watch
 
 def _on_the_side(iteration: Callable[[Tree], Tree], state: Tree, times: range, watch: Watch | None) -> Tree:
     """Eagerly, on a stream of its own: a capture must not find work of the warm-up on the default stream."""
-    current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):
         state = _eagerly(iteration, state, times, watch)

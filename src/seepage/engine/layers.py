@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +71,8 @@ class PureBatchNorm(nn.Module):
     The new values are left in `fresh`, and `Task.forward` hands them on as outputs of a pure function.
     """
 
+    running_mean: Tensor | None  # a buffer, as in `nn.BatchNorm`
+
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__()
         self.eps, self.momentum = norm.eps, norm.momentum
@@ -84,7 +87,8 @@ class PureBatchNorm(nn.Module):
         count = x.numel() // x.shape[1]
         if count < 2:
             raise ValueError(
-                f"expected more than one value per channel in train-mode BatchNorm, got input of shape {tuple(x.shape)}; "
+                "expected more than one value per channel in train-mode BatchNorm, "
+                f"got input of shape {tuple(x.shape)}; "
                 "use a larger batch, or `batch_norm = 'eval'` in the recipe if the client freezes its statistics"
             )
         mean = x.mean(axes)
@@ -189,9 +193,7 @@ def purify(module: nn.Module, train: bool) -> nn.Module:
         elif isinstance(layer, _DropoutNd) and not isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout):
             whole = isinstance(layer, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
             setattr(parent, name, twins.setdefault(layer, PureDropout(layer.p, whole).train(train)))
-        elif isinstance(layer, nn.RNNBase):
-            layer.dropout = 0.0
-        elif isinstance(layer, nn.MultiheadAttention):
+        elif isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
             layer.dropout = 0.0
     if isinstance(pure, _BatchNorm) and _normalises_by_batch(pure, train):
         return PureBatchNorm(pure)
@@ -308,7 +310,7 @@ def _alpha_dropout(layer: nn.Module) -> tuple[Consequence, str, str]:
 
 # Tried with torch 2.13: convolutions, linear layers, pooling, GroupNorm, LayerNorm, LSTM and eval-mode BatchNorm
 # need no rule.
-RULES: tuple[tuple[type | tuple[type, ...], Rule], ...] = (
+RULES: tuple[tuple[type[Any] | tuple[type[Any], ...], Rule], ...] = (
     (LazyModuleMixin, _lazy),
     (_BatchNorm, _batch_norm),
     (_InstanceNorm, _instance_norm),

@@ -37,7 +37,8 @@ class Status(IntEnum):
 
     sentence: str
 
-    def __new__(cls, code: int, sentence: str) -> Status:
+    # The default is for type checkers, which take `Status(1)` for a call of this.
+    def __new__(cls, code: int, sentence: str = "") -> Status:
         """A code that knows what it means."""
         member = int.__new__(cls, code)
         member._value_ = code

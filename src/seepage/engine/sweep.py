@@ -92,7 +92,7 @@ class Program:
     ) -> tuple[Tensor, Slots, Tensor, Tensor | None]:
         """Adjoint of step `t` for all lanes: from cotangents after it to those before it, of `x` and of `y`."""
         gradient = torch.zeros_like(theta) if self.linear else self.lanes(self.gradient)(theta, buffers, x, y)[0]
-        _, back = vjp(lambda theta, gradient, slots: self.step(t, theta, gradient, slots), theta, gradient, slots)
+        back = vjp(lambda theta, gradient, slots: self.step(t, theta, gradient, slots), theta, gradient, slots)[1]
         direct, along, slots_bar = back(out)
         soft = y.is_floating_point()
 
@@ -113,7 +113,7 @@ class Program:
 
 @dataclass(eq=False)
 class _Tape:
-    """What the forward pass leaves for the backward pass: the state before step 0, k, 2k, …"""
+    """What the forward pass leaves for the backward pass: the state before step 0, k, 2k and so on."""
 
     kept: list[tuple[Tensor, Slots, Params]] = field(default_factory=list)
 
@@ -151,9 +151,10 @@ class Sweep(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
         program: Program = ctx.program
+        tape: _Tape = ctx.tape
         theta, buffers, xs, ys = _split(ctx.saved_tensors, ctx.names)
         x_bars: list[Tensor | None] = [None] * len(xs)
         y_bars: list[Tensor | None] = [None] * len(ys)
@@ -161,9 +162,9 @@ class Sweep(torch.autograd.Function):
         if bar is not None:
             slots_bar = tuple(torch.zeros_like(slot) for slot in program.init(theta))
             every = program.keep_every or 1
-            for segment in reversed(range(len(ctx.tape.kept))):
+            for segment in reversed(range(len(tape.kept))):
                 first = segment * every
-                states = [ctx.tape.kept[segment]]
+                states = [tape.kept[segment]]
                 for t in range(first, min(first + every, len(xs)) - 1):
                     states.append(program.advance(t, *states[-1], xs[t], ys[t]))
                 while states:
@@ -184,7 +185,7 @@ class Sweep(torch.autograd.Function):
             return mapped.flatten(0, 1)
 
         folded = [fold(tensor, dim) for tensor, dim in zip(tensors, in_dims[3:], strict=True)]
-        out = Sweep.apply(program, names, _Tape(), *folded)
+        out = Sweep.apply(program, names, _Tape(), *folded)  # type: ignore[no-untyped-call]
         return tuple(o.unflatten(0, (info.batch_size, -1)) for o in out), (0,) * len(out)
 
 
@@ -202,5 +203,8 @@ def sweep(
     lane = [tensor[None] for tensor in tensors]
     # Without a gradient to come, as on the client itself, there is nothing to keep.
     plain = not torch.is_grad_enabled() or (program.keep_every is None and len(xs) <= UNROLLED)
-    out = _train(program, names, lane, None) if plain else Sweep.apply(program, names, _Tape(), *lane)
+    if plain:
+        out = _train(program, names, lane, None)
+    else:
+        out = Sweep.apply(program, names, _Tape(), *lane)  # type: ignore[no-untyped-call]
     return out[0][0], dict(zip(names, [o[0] for o in out[1:]], strict=True))

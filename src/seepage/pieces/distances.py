@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ def cosine(guess: Params, target: Params) -> Tensor:
         for left, right in ((guess, target), (guess, guess), (target, target))
     )
     # The smallest normal number keeps the gradient finite where an update vanishes, and changes nothing elsewhere.
-    tiny = torch.finfo(inner.dtype).tiny ** 0.5
+    tiny = math.sqrt(torch.finfo(inner.dtype).tiny)
     return 1 - inner / ((first + tiny).sqrt() * (second + tiny).sqrt())
 
 

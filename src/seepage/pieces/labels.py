@@ -71,8 +71,8 @@ def label_counts(view: View, client: int, rng: Stream, dummies: int = 1000) -> T
     name = f"{task.head}.bias"
     if task.head is None or name not in view.update:
         raise LabelsHidden(
-            "expected a module that ends in nn.Linear with a bias, from which a batch's labels can be counted, got none; "
-            "attack under a threat model that grants labels"
+            "expected a module that ends in nn.Linear with a bias, from which a batch's labels can be counted, "
+            "got none; attack under a threat model that grants labels"
         )
     params = {key: value[client] for key, value in view.params.items()}
     buffers = {key: value[client] for key, value in view.buffers.items()}

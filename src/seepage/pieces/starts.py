@@ -20,7 +20,9 @@ def normal_start(view: View, starts: int, rng: Stream) -> Tensor:
     shape = (view.count, *view.task.spec.shape)
     return torch.stack(
         [
-            torch.stack([(rng / client / s).normal(*shape, dtype=like.dtype, device=like.device) for s in range(starts)])
+            torch.stack(
+                [(rng / client / s).normal(*shape, dtype=like.dtype, device=like.device) for s in range(starts)]
+            )
             for client in view.clients
         ]
     )

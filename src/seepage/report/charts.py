@@ -157,7 +157,7 @@ def _percent_ticks(values: Sequence[float], *, whole: bool = False) -> list[floa
         return [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
     found = ticks(min(values), max(values))
     # Ticks reach beyond the values: no axis goes on to 101 % or below zero because of it.
-    return [t for t in found if 0 <= t <= 100] if 0 <= min(values) and max(values) <= 100 else found
+    return [t for t in found if 0 <= t <= 100] if min(values) >= 0 and max(values) <= 100 else found
 
 
 def _apart(values: Sequence[int], at: _Scale, least: float) -> list[int]:

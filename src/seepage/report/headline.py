@@ -14,7 +14,7 @@ from seepage.metrics.intervals import share_interval
 from seepage.report.words import among, decimal, defence_label, percent, plural
 from seepage.threat import THREATS, Fact, ThreatModel
 
-__all__ = ["Headline", "Tally", "headline", "last_accuracy", "tally"]
+__all__ = ["Headline", "Kind", "Tally", "headline", "last_accuracy", "tally"]
 
 Tone: TypeAlias = Literal["leak", "quiet", "unknown"]
 Kind: TypeAlias = Literal["image", "row"]
@@ -337,25 +337,26 @@ def _about_tallies(every: Sequence[Tally]) -> list[str]:
     base = next((one for one in every if one.defence == "none"), every[0])
     pairs = len({met[1:4] for one in every for met in one.met})
     cases = len({met[0] for one in every for met in one.met})
-    if pairs > 1 or cases > 1:
+    if pairs > 1:
         scope = f" in each of {cases} cases" if cases > 1 else ""
-        words.append(f"Counted is the strongest of {plural(pairs, 'pair')} of attack and threat model{scope}.")
-    for one in every:
-        if one.free:
-            words.append(
-                f"With {one.label}, {one.free} of the {round(one.found)} images above the threshold are so plain that a "
-                "guess without any leak would be above it too."
-            )
+        words.append(f"Counted is the strongest of {pairs} pairs of attack and threat model{scope}.")
+    elif cases > 1:
+        words.append(f"Counted over {cases} cases.")
+    words += [
+        f"With {one.label}, {one.free} of the {round(one.found)} images above the threshold are so plain that a guess "
+        "without any leak would be above it too."
+        for one in every
+        if one.free
+    ]
     if any(one.met != base.met for one in every if one.kind == base.kind):
         words.append("Not every defence met the same attacks and examples: compare them line by line in the table.")
-    for one in every:
-        if one.kind == "image" and one.found == 0 and not math.isnan(one.mean):
-            high = percent(share_interval(0, one.total).high)
-            words.append(
-                f"0 of {one.total} is not proof of safety: even for this very attack the true share may be up to {high} "
-                "(95 % confidence, images taken as independent), and other attacks may do better."
-            )
-            break
+    none = next((one for one in every if one.kind == "image" and one.found == 0 and not math.isnan(one.mean)), None)
+    if none is not None:
+        high = percent(share_interval(0, none.total).high)
+        words.append(
+            f"0 of {none.total} is not proof of safety: even for this very attack the true share may be up to {high} "
+            "(95 % confidence, images taken as independent), and other attacks may do better."
+        )
     return words
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -11,27 +11,22 @@ from types import MappingProxyType
 from typing import Any
 
 import jinja2
-import numpy as np
 import pandas as pd
 
 from seepage.audit.gate import Limit, Verdict
-from seepage.audit.summary import Comparison, Index, Line, compare, summarise
+from seepage.audit.summary import Comparison, Index, compare, summarise
 from seepage.audit.table import Pictures
 from seepage.engine.minimise import Status
-from seepage.metrics.baselines import BASELINES
-from seepage.metrics.intervals import Interval
 from seepage.metrics.registry import METRICS
 from seepage.report import words
 from seepage.report.charts import Chart, line_chart, scatter
-from seepage.report.headline import Tally, headline, tally
-from seepage.report.pictures import Pair, best_pairs
+from seepage.report.headline import Kind, Tally, headline, tally
+from seepage.report.strips import strips
+from seepage.report.tables import image_table, names, numbers, row_table
 from seepage.threat import THREATS, Fact, ThreatModel
 
 __all__ = ["render"]
 
-MOST_PAIRS = 12  # in a strip
-MOST_STRIPS = 60  # with pictures
-MOST_CHARACTERS = 20_000_000  # of pictures in all: a file that a browser and a mail server still take
 MOST_CHARTS = 12
 
 _STATUSES = {status.name.lower().replace("_", " "): status.sentence for status in Status}
@@ -68,8 +63,8 @@ def render(
     threats = _threats(rows, notes)
     attacks = words.distinguished((line.attack, line.attack_settings) for line in lines)
     styles = _styles(rows)
-    tables = [_image_table(lines, rows, index.threshold), _row_table(lines, rows)]
-    groups, left_out = _strips(lines, rows, pictures, index.threshold)
+    tables = [image_table(lines, rows, index.threshold), row_table(lines, rows)]
+    groups, left_out = strips(lines, rows, pictures, index.threshold)
     charts = _charts(rows, styles, index.threshold)
     first = headline(rows, index.threshold, index.trials, threats)
     return _template().render(
@@ -81,7 +76,7 @@ def render(
         groups=groups,
         left_out=left_out,
         tables=[table for table in tables if table is not None],
-        everything=[(line, _numbers(line)) for line in lines if line.metrics],
+        everything=[(line, numbers(line)) for line in lines if line.metrics],
         charts=charts[:MOST_CHARTS],
         charts_left_out=len(charts[MOST_CHARTS:]),
         legend=[(style, words.defence_label(*defence)) for defence, style in styles.items()],
@@ -90,7 +85,7 @@ def render(
         gate_words=_gate_words(verdicts),
         failures=_failures(rows),
         outcomes=_outcomes(rows),
-        threats=[_threat_words(threats[name]) for name in _names(rows, "threat")],
+        threats=[_threat_words(threats[name]) for name in names(rows, "threat")],
         facts=_facts(rows, notes),
         attack_label=lambda line: attacks[line.attack, line.attack_settings],
         defence_label=words.defence_label,
@@ -114,11 +109,6 @@ def _template() -> jinja2.Template:
     return environment.from_string(text)
 
 
-def _names(rows: pd.DataFrame, column: str) -> list[str]:
-    """The values of a column in order of appearance, without those that say "none"."""
-    return [str(name) for name in rows[column].drop_duplicates() if str(name) not in ("none", "")]
-
-
 def _styles(rows: pd.DataFrame) -> dict[tuple[str, str], int]:
     """The same colour, dash and shape for the same defence in every chart."""
     learning = rows.loc[rows["metric"] == "accuracy", ["defence", "defence_settings"]].drop_duplicates()
@@ -135,10 +125,13 @@ class _Glance:
     has_accuracy: bool
 
 
+_GLANCES: dict[Kind, str] = {"image": "Images that came back", "row": "Features that came back"}
+
+
 def _glances(rows: pd.DataFrame, threshold: float) -> list[_Glance]:
     glances = []
-    for kind, title in (("image", "Images that came back"), ("row", "Features that came back")):
-        tallies = tally(rows, threshold, kind)  # type: ignore[arg-type]
+    for kind, title in _GLANCES.items():
+        tallies = tally(rows, threshold, kind)
         if tallies:
             glances.append(_Glance(title, tallies, any(not math.isnan(one.accuracy) for one in tallies)))
     return glances
@@ -182,7 +175,7 @@ def _charts(rows: pd.DataFrame, styles: Mapping[tuple[str, str], int], threshold
 
 def _trade(case: str, rows: pd.DataFrame, styles: Mapping[tuple[str, str], int], threshold: float) -> Chart | None:
     """Leak of the strongest attack against accuracy, where there are two defences to choose between."""
-    kept = [t for kind in ("image", "row") for t in tally(rows, threshold, kind)]  # type: ignore[arg-type]
+    kept = [t for kind in _GLANCES for t in tally(rows, threshold, kind)]
     kept = [one for one in kept if not math.isnan(one.accuracy) and not math.isnan(one.mean)]
     if len(kept) < 2:
         return None
@@ -218,7 +211,7 @@ def _compared(comparison: Comparison) -> _Compared:
     what += [expected.attack] if expected.attack else []
     what += [words.defence_label(expected.defence, "")] if expected.defence else []
     unit = METRICS[expected.metric].unit if expected.metric in METRICS else ""
-    mean, bounds = (words.DASH, "") if ours is None else _significant(ours)
+    mean, bounds = (words.DASH, "") if ours is None else words.significant(ours)
     return _Compared(
         ", ".join(what),
         f"{expected.metric}, {unit}" if unit else expected.metric,
@@ -304,7 +297,7 @@ def _outcomes(rows: pd.DataFrame) -> list[tuple[str, int, str]]:
 
 def _threats(rows: pd.DataFrame, notes: Mapping[str, dict[str, Any]]) -> dict[str, ThreatModel]:
     """Every threat model by name; what a note says comes first, since a user's own may have any name."""
-    threats = {**THREATS, **{n: ThreatModel(n, frozenset()) for n in _names(rows, "threat") if n not in THREATS}}
+    threats = {**THREATS, **{n: ThreatModel(n, frozenset()) for n in names(rows, "threat") if n not in THREATS}}
     for trial in rows["trial"].drop_duplicates():
         noted = (notes.get(str(trial), {}).get("trial") or {}).get("threat")
         if noted:
@@ -340,7 +333,7 @@ def _facts(rows: pd.DataFrame, notes: Mapping[str, dict[str, Any]]) -> list[tupl
         "seepage": "Seepage",
         "torch": "PyTorch",
     }
-    facts = [(head, ", ".join(_names(rows, column)) or words.DASH) for column, head in heads.items()]
+    facts = [(head, ", ".join(names(rows, column)) or words.DASH) for column, head in heads.items()]
     trials = [str(trial) for trial in rows["trial"].drop_duplicates()]
     spent = [float(notes[t]["seconds"]) for t in trials if "seconds" in notes.get(t, {})]
     count = words.plural(len(trials), "trial")

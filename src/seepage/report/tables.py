@@ -14,7 +14,22 @@ from seepage.metrics.intervals import Interval
 from seepage.metrics.registry import METRICS
 from seepage.report import words
 
-__all__ = ["Cell", "Column", "NumberTable", "image_table", "numbers", "prior", "row_table"]
+__all__ = [
+    "KEYS",
+    "CaseLines",
+    "Cell",
+    "Column",
+    "NumberTable",
+    "image_table",
+    "key",
+    "names",
+    "numbers",
+    "prior",
+    "row_table",
+]
+
+KEYS = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
+"""The columns of rows that make a line."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +42,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
+    """A number, what stands small under it, and whether it is to catch the eye."""
+
     text: str
     small: str = ""
     strong: bool = False
@@ -34,6 +51,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class CaseLines:
+    """The lines of one case, with its data and model."""
+
     name: str
     setting: str
     lines: list[tuple[Line, list[Cell]]]
@@ -41,9 +60,26 @@ class CaseLines:
 
 @dataclass(frozen=True)
 class NumberTable:
+    """All lines about one kind of data."""
+
     title: str
     columns: list[Column]
     cases: list[CaseLines]
+
+
+def key(line: Line) -> tuple[str, ...]:
+    """What names a line, in the order of `KEYS`."""
+    return line.case, line.attack, line.attack_settings, line.defence, line.defence_settings, line.threat
+
+
+def names(rows: pd.DataFrame, column: str) -> list[str]:
+    """The values of a column in order of appearance, without those that say "none".
+
+    Example:
+        >>> names(pd.DataFrame({"threat": ["none", "honest-server", "honest-server"]}), "threat")
+        ['honest-server']
+    """
+    return [str(name) for name in rows[column].drop_duplicates() if str(name) not in ("none", "")]
 
 
 def prior(line: Line, metric: str) -> float:
@@ -68,9 +104,9 @@ def _priors(line: Line, metric: str, digits: int) -> Cell:
     return Cell(words.decimal(best, digits), listed)
 
 
-def _surely_above(interval: Interval | None, prior: float) -> bool:
+def _surely_above(interval: Interval | None, without_leak: float) -> bool:
     """Whether the whole interval lies above what no leak scores; what is not known is not."""
-    return interval is not None and interval.low > prior
+    return interval is not None and interval.low > without_leak
 
 
 def _measured(line: Line, metric: str, digits: int) -> Cell:
@@ -78,13 +114,22 @@ def _measured(line: Line, metric: str, digits: int) -> Cell:
 
 
 _ACCURACY = Column(
-    "Accuracy", "Share of held-out examples that the global model gets right after the last round with this defence."
+    "Accuracy",
+    "Share of held-out examples that the global model gets right after the last round with this defence; where a "
+    "number is predicted, the share of its variance that the model explains (R²).",
 )
 _CLIENTS = Column("Clients", "How many clients were attacked; they are what the intervals are made of.")
 _LABELS = Column("Labels found", METRICS["label_accuracy"].about)
 
 
 def image_table(lines: Sequence[Line], rows: pd.DataFrame, threshold: float) -> NumberTable | None:
+    """The lines about images; `None` without any.
+
+    Args:
+        lines: of all cases.
+        rows: that they summarise.
+        threshold: PSNR in dB above which an image counts as recovered.
+    """
     tabular = _tabular_cases(lines)
     kept = [line for line in lines if line.case not in tabular]
     if not kept:
@@ -99,7 +144,7 @@ def image_table(lines: Sequence[Line], rows: pd.DataFrame, threshold: float) -> 
         ),
         Column(
             "Leak above prior, dB",
-            "PSNR minus what no leak scores: only what is above zero was leaked; bold where the whole interval is above it.",
+            "PSNR minus what no leak scores: only what is above zero was leaked; bold where the whole interval is.",
         ),
         Column("SSIM", f"{METRICS['ssim'].about} Beside it what no leak scores."),
         *([Column("LPIPS", METRICS["lpips"].about)] if with_lpips else []),
@@ -110,15 +155,15 @@ def image_table(lines: Sequence[Line], rows: pd.DataFrame, threshold: float) -> 
     ]
 
     def cells(line: Line) -> list[Cell]:
-        found, total = counts.get(_key(line), (0, 0))
-        interval, prior_psnr = line.metrics.get("psnr"), prior(line, "psnr")
-        above = line.mean("psnr") - prior_psnr
-        prior = prior(line, "ssim")
-        beside = "" if math.isnan(prior) else f"no leak {words.decimal(prior, 2)}"
+        found, total = counts.get(key(line), (0, 0))
+        interval, without_leak = line.metrics.get("psnr"), prior(line, "psnr")
+        above = line.mean("psnr") - without_leak
+        ssim = prior(line, "ssim")
+        beside = "" if math.isnan(ssim) else f"no leak {words.decimal(ssim, 2)}"
         return [
             _measured(line, "psnr", 1),
             _priors(line, "psnr", 1),
-            Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, prior_psnr)),
+            Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, without_leak)),
             Cell(words.decimal(line.mean("ssim"), 2), beside),
             *([_measured(line, "lpips", 2)] if with_lpips else []),
             Cell(words.percent(line.mean("recovered")), f"{found} of {total}" if total else "", strong=found > 0),
@@ -131,6 +176,7 @@ def image_table(lines: Sequence[Line], rows: pd.DataFrame, threshold: float) -> 
 
 
 def row_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
+    """The lines about rows of tables; `None` without any."""
     tabular = _tabular_cases(lines)
     kept = [line for line in lines if line.case in tabular]
     if not kept:
@@ -150,14 +196,14 @@ def row_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
     ]
 
     def cells(line: Line) -> list[Cell]:
-        prior = prior(line, "exact_match")
-        above = 100 * (line.mean("exact_match") - prior)
+        without_leak = prior(line, "exact_match")
+        above = 100 * (line.mean("exact_match") - without_leak)
         interval = line.metrics.get("exact_match")
         bounds = "" if interval is None else words.between(_hundredfold(interval))
         return [
             Cell(words.percent(line.mean("exact_match")), bounds),
-            Cell(words.percent(prior)),
-            Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, prior)),
+            Cell(words.percent(without_leak)),
+            Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, without_leak)),
             _measured(line, "mae", 2),
             _priors(line, "mae", 2),
             Cell(words.percent(line.mean("label_accuracy"))),
@@ -187,16 +233,15 @@ def _by_case(lines: Sequence[Line], rows: pd.DataFrame, cells: Callable[[Line], 
 def _setting(rows: pd.DataFrame, case: str) -> str:
     """Data and model of a case."""
     part = rows[rows["case"] == case]
-    return ", ".join([*_names(part, "data"), *_names(part, "model")])
+    return ", ".join([*names(part, "data"), *names(part, "model")])
 
 
 def _counts(rows: pd.DataFrame, threshold: float) -> dict[tuple[str, ...], tuple[int, int]]:
     """Images above the threshold and images in all, for every line."""
-    keys = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
     images = rows[rows["metric"] == "psnr"]
     return {
-        tuple(map(str, key)): (int((part["value"] > threshold).sum()), len(part))
-        for key, part in images.groupby(keys, sort=False)
+        tuple(map(str, which)): (int((part["value"] > threshold).sum()), len(part))
+        for which, part in images.groupby(KEYS, sort=False)
     }
 
 
@@ -206,11 +251,6 @@ def numbers(line: Line) -> list[tuple[str, str, str, str, int]]:
         (name, *words.significant(interval), METRICS[name].unit if name in METRICS else "", interval.n)
         for name, interval in line.metrics.items()
     ]
-
-
-def words.significant(interval: Interval) -> tuple[str, str]:
-    mean = words.DASH if math.isnan(interval.mean) else f"{interval.mean:.4g}"
-    return mean, "" if math.isnan(interval.low) else f"[{interval.low:.4g}, {interval.high:.4g}]"
 
 
 def _listed(parts: Iterable[str]) -> str:

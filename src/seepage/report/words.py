@@ -8,7 +8,18 @@ from collections.abc import Iterable
 
 from seepage.metrics.intervals import Interval
 
-__all__ = ["DASH", "among", "between", "decimal", "defence_label", "distinguished", "percent", "plural", "seconds"]
+__all__ = [
+    "DASH",
+    "among",
+    "between",
+    "decimal",
+    "defence_label",
+    "distinguished",
+    "percent",
+    "plural",
+    "seconds",
+    "significant",
+]
 
 DASH = "–"
 
@@ -55,6 +66,17 @@ def between(interval: Interval | None, digits: int = 1) -> str:
     if interval is None or math.isnan(interval.low):
         return ""
     return f"[{decimal(interval.low, digits)}, {decimal(interval.high, digits)}]"
+
+
+def significant(interval: Interval) -> tuple[str, str]:
+    """Mean and bounds with four significant digits, for metrics of any scale.
+
+    Example:
+        >>> significant(Interval(0.00012345, 0.0001, 0.0002, 5))
+        ('0.0001234', '[0.0001, 0.0002]')
+    """
+    mean = DASH if math.isnan(interval.mean) else f"{interval.mean:.4g}"
+    return mean, "" if math.isnan(interval.low) else f"[{interval.low:.4g}, {interval.high:.4g}]"
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,0 +1,177 @@
+"""The gate: within limits, a limit broken, or not measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from seepage.audit.gate import Limit, Policy, exit_code, gate, read_policy
+from seepage.audit.values import SpecError
+
+NAN = math.nan
+
+
+def rows(values: list[float], **columns: Any) -> pd.DataFrame:
+    """One row per value, the items numbered as they come."""
+    common = {
+        "trial": "t",
+        "metric": "psnr",
+        "attack": "inverting-gradients",
+        "defence": "none",
+        "threat": "honest-server",
+        "case": "all",
+        "outcome": "reduced",
+    }
+    return pd.DataFrame([{**common, "item": str(i), "value": v, **columns} for i, v in enumerate(values)])
+
+
+def failed(**columns: Any) -> pd.DataFrame:
+    return rows([NAN], **{"metric": "none", "outcome": "error: RuntimeError: oops", "item": "", **columns})
+
+
+def outcome(table: pd.DataFrame, **limit: Any) -> str:
+    (verdict,) = gate(table, Policy((Limit(**{"metric": "psnr", **limit}),)))
+    return verdict.outcome
+
+
+HUNDRED = [float(v) for v in range(101)]  # 0, 1, …, 100: the 95th percentile is 95
+
+
+@pytest.mark.parametrize(
+    ("statistic", "value"), [("mean", 50.0), ("max", 100.0), ("min", 0.0), ("p95", 95.0), ("last", 100.0)]
+)
+def test_each_statistic_is_held_against_both_bounds(statistic: str, value: float) -> None:
+    table = rows(HUNDRED).sample(frac=1, random_state=0)
+    (verdict,) = gate(table, Policy((Limit("psnr", at_most=value, at_least=value, statistic=statistic),)))
+    assert (verdict.outcome, verdict.value) == ("within", pytest.approx(value))
+    assert outcome(table, statistic=statistic, at_most=value - 0.5) == "broken"
+    assert outcome(table, statistic=statistic, at_least=value + 0.5) == "broken"
+
+
+def test_a_sentence_says_by_how_much_a_limit_is_broken() -> None:
+    (verdict,) = gate(rows([30.0]), Policy((Limit("psnr", at_most=25.0),)))
+    assert verdict.why == "30 is above 25"
+
+
+@pytest.mark.parametrize("column", ["attack", "defence", "threat", "case"])
+def test_a_limit_holds_for_the_rows_that_match_its_patterns(column: str) -> None:
+    table = pd.concat([rows([10.0], **{column: "quiet-one"}), rows([90.0], **{column: "loud-one"})])
+    assert outcome(table, at_most=20, statistic="max") == "broken"
+    assert outcome(table, at_most=20, statistic="max", **{column: "quiet-*"}) == "within"
+    assert outcome(table, at_most=20, statistic="max", **{column: "loud-?ne"}) == "broken"
+    assert outcome(table, at_most=20, statistic="max", **{column: "absent"}) == "unmeasured"
+
+
+def test_a_trial_that_failed_leaves_what_it_would_have_measured_unmeasured() -> None:
+    table = pd.concat([rows([10.0]), failed(defence="clip")])
+    (verdict,) = gate(table, Policy((Limit("psnr", at_most=20),)))
+    assert (verdict.outcome, math.isnan(verdict.value)) == ("unmeasured", True)
+    assert "error: RuntimeError: oops" in verdict.why
+    assert outcome(table, at_most=20, defence="none") == "within"
+    assert outcome(table, at_most=20, defence="clip") == "unmeasured"
+
+
+@pytest.mark.parametrize("statistic", ["mean", "max", "min", "p95", "last"])
+def test_a_value_that_is_no_number_is_never_within(statistic: str) -> None:
+    assert outcome(rows([10.0, NAN]), at_most=20, statistic=statistic) == "unmeasured"
+    assert outcome(rows([10.0, NAN]), at_least=5, statistic=statistic) == "unmeasured"
+
+
+def test_the_last_round_may_be_measured_where_an_earlier_one_was_not() -> None:
+    assert outcome(rows([NAN, 10.0]), at_most=20, statistic="last") == "within"
+
+
+def test_the_last_round_is_that_of_each_federation_however_long() -> None:
+    short = rows([0.1, 0.2], metric="accuracy", case="short", trial="a")
+    long = rows([0.1, 0.5, 0.9], metric="accuracy", case="long", trial="b")
+    (verdict,) = gate(pd.concat([short, long]), Policy((Limit("accuracy", at_least=0.8, statistic="last"),)))
+    assert (verdict.outcome, verdict.value) == ("broken", pytest.approx((0.2 + 0.9) / 2))
+
+
+def test_rounds_are_counted_as_numbers() -> None:
+    table = rows([0.1] * 9 + [0.9, 0.2], metric="accuracy")
+    assert outcome(table, metric="accuracy", at_least=0.5, statistic="last") == "broken"
+
+
+def test_what_has_no_rounds_has_no_last_one() -> None:
+    assert outcome(rows([0.5], metric="recovered", item="all"), metric="recovered", at_most=1, statistic="last") == (
+        "unmeasured"
+    )
+
+
+def test_a_metric_that_nobody_measured_is_unmeasured_and_those_measured_are_named() -> None:
+    (verdict,) = gate(rows([1.0]), Policy((Limit("ssim", at_most=0.5),)))
+    assert verdict.outcome == "unmeasured"
+    assert verdict.why == "no row of 'ssim' matches; there are ['psnr']"
+
+
+def test_an_empty_table_is_unmeasured() -> None:
+    assert outcome(rows([1.0]).iloc[:0], at_most=1.0) == "unmeasured"
+
+
+def test_a_broken_limit_outweighs_an_unmeasured_one() -> None:
+    within, broken, unmeasured = Limit("psnr", at_most=20), Limit("psnr", at_most=5), Limit("ssim", at_most=1)
+
+    def code(*limits: Limit) -> int:
+        return exit_code(gate(rows([10.0]), Policy(limits)))
+
+    assert code(within) == 0
+    assert code(within, unmeasured) == 2
+    assert code(within, unmeasured, broken) == 1
+
+
+def test_a_policy_is_read_as_its_fields(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('[[limit]]\nmetric = "psnr"\nat_most = 20\nstatistic = "p95"\ndefence = "top-*"\n')
+    assert read_policy(path) == Policy((Limit("psnr", 20.0, statistic="p95", defence="top-*"),))
+
+
+WRONG: dict[str, tuple[str, list[str]]] = {
+    "no TOML": ("limit = \n", ["expected TOML"]),
+    "nothing": ("", ["expected the key 'limit'"]),
+    "no limit": ("limit = []", ["expected at least one [[limit]], got none"]),
+    "unknown key": ("limits = []", ["unknown key 'limits'", "['limit']"]),
+    "unknown key of a limit": (
+        '[[limit]]\nmetric = "psnr"\nmax = 3',
+        ["limit[0]: unknown key 'max'", "'at_least', 'at_most'"],
+    ),
+    "no metric": ("[[limit]]\nat_most = 3", ["limit[0]: expected the key 'metric', got only ['at_most']"]),
+    "no bound": ('[[limit]]\nmetric = "psnr"', ["limit[0]: expected `at_most` or `at_least`, got neither"]),
+    "word for a bound": (
+        '[[limit]]\nmetric = "psnr"\nat_most = "low"',
+        ["limit[0].at_most: expected float, got 'low'"],
+    ),
+    "bound that is no number": (
+        '[[limit]]\nmetric = "psnr"\nat_most = nan',
+        ["limit[0].at_most: expected a finite number, got nan"],
+    ),
+    "unknown statistic": (
+        '[[limit]]\nmetric = "psnr"\nat_most = 3\nstatistic = "median"',
+        ["limit[0].statistic: expected one of ['mean', 'max', 'min', 'p95', 'last'], got 'median'"],
+    ),
+    "word for a limit": ('limit = ["psnr"]', ["limit[0]: expected a table, got 'psnr'"]),
+    "one table for the list": ('[limit]\nmetric = "psnr"', ["limit: expected a list"]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_policy_fails_with_its_name_the_key_and_what_was_expected(what: str, tmp_path: Path) -> None:
+    text, pieces = WRONG[what]
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(SpecError) as failed:
+        read_policy(path)
+    assert str(failed.value).startswith(f"{path}: ")
+    for piece in pieces:
+        assert piece in str(failed.value)
+
+
+def test_an_absent_policy_and_a_folder_fail_with_their_path(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"absent\.toml: expected a policy file, got none"):
+        read_policy(tmp_path / "absent.toml")
+    with pytest.raises(SpecError, match="expected TOML"):
+        read_policy(tmp_path)

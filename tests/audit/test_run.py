@@ -1,0 +1,551 @@
+"""A run: each trial once, every failure a row, everything that was attacked on disk."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from common.audits import Broken, Grey, perform, tiny
+from pandas.testing import assert_frame_equal
+from seepage.attacks import ATTACKS
+from seepage.audit import scene as scenes
+from seepage.audit.experiment import Experiment
+from seepage.audit.run import run
+from seepage.audit.scene import captured, set_scene
+from seepage.audit.summary import read_rows
+from seepage.audit.table import COLUMNS, Table
+from seepage.audit.values import SpecError
+from seepage.capture import read_capture, read_secret
+from seepage.data import DataMissing, load
+from seepage.metrics.pixels import psnr
+from seepage.task import ModuleError
+
+CPU = torch.device("cpu")
+PROMISED = ["trial", "attack", "defence", "threat", "client", "item", "metric", "value", "seed", "outcome"]
+
+
+@pytest.fixture(autouse=True)
+def own_attacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(ATTACKS, "grey", Grey)
+    monkeypatch.setitem(ATTACKS, "broken", Broken)
+    monkeypatch.setattr(Broken, "broken", True)
+    for kind in (Grey.seen, Broken.calls):
+        kind.clear()
+    yield
+    for kind in (Grey.seen, Broken.calls):
+        kind.clear()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An own folder to be in; modules that are imported from it are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    importlib.invalidate_caches()
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+    scenes._dataset.cache_clear()
+
+
+class Heard(list[tuple[int, int, str]]):
+    """What a listener heard."""
+
+    def __call__(self, number: int, count: int, trial: Any, event: str) -> None:
+        self.append((number, count, event))
+
+
+def values(table: pd.DataFrame, metric: str) -> list[float]:
+    return table.loc[table["metric"] == metric, "value"].tolist()
+
+
+def test_every_row_has_what_was_promised_and_a_known_outcome(tmp_path: Path) -> None:
+    experiment = tiny(accuracy=True, federation={"rounds": 2}, seed=11)
+    rows = perform(experiment, tmp_path).read()
+    assert set(PROMISED) <= set(rows)
+    assert list(rows) == COLUMNS.names
+    assert not rows[[c for c in PROMISED if c != "value"]].isna().any(axis=None)
+    assert set(rows["seed"]) == {11}
+    attack, learning = rows[rows["attack"] != "none"], rows[rows["attack"] == "none"]
+    assert set(attack["client"]) == {"0", "1", "2"}
+    assert set(attack["threat"]) == {"honest-server"}
+    assert {"psnr", "mse", "ssim", "recovered", "psnr_of_constant", "label_accuracy", "objective"} <= set(
+        attack["metric"]
+    )
+    assert attack["outcome"].isin({"reduced", "converged", "stalled", "not finite", "answered"}).all()
+    assert learning[["item", "metric", "outcome", "threat"]].values.tolist() == [
+        ["1", "accuracy", "measured", "none"],
+        ["2", "accuracy", "measured", "none"],
+    ]
+    assert learning["value"].between(0, 1).all()
+
+
+def test_finished_trials_are_skipped(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey"], defence=["none", "clip"])
+    first, second = Heard(), Heard()
+    before = perform(experiment, tmp_path, listener=first).read()
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
+    after = perform(experiment, tmp_path, listener=second).read()
+    assert [event for *_, event in first] == ["start", "answered", "start", "answered"]
+    assert second == [(0, 2, "skip"), (1, 2, "skip")]
+    assert len(Grey.seen) == 2
+    assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
+    assert_frame_equal(before, after)
+
+
+def test_a_changed_value_runs_again_and_keeps_what_was_there(tmp_path: Path) -> None:
+    perform(tiny(attack=[{"name": "grey", "level": 0.0}]), tmp_path)
+    changed = tiny(attack=[{"name": "grey", "level": 0.5}])
+    perform(changed, tmp_path)
+    assert len(Grey.seen) == len(Table(tmp_path).finished()) == 2
+    assert read_rows(tmp_path)[1]["trial"].unique().tolist() == [t.digest for t in changed.trials()]
+
+
+def test_a_hidden_fact_makes_an_attack_not_applicable_once_and_for_all(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey"], threat=[{"name": "blind", "facts": []}, "honest-server"])
+    rows = perform(experiment, tmp_path).read([t.digest for t in experiment.trials()])
+    blind, seeing = rows[rows["threat"] == "blind"], rows[rows["threat"] == "honest-server"]
+    assert blind["outcome"].tolist() == [
+        "not applicable: the threat model 'blind' does not grant 'count'; it grants []"
+    ]
+    assert blind["metric"].tolist() == ["none"]
+    assert blind["value"].isna().all()
+    assert len(values(seeing, "psnr")) == 3
+    again = Heard()
+    perform(experiment, tmp_path, listener=again)
+    assert [event for *_, event in again] == ["skip", "skip"]
+
+
+def test_an_attack_that_raises_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
+    experiment = tiny(attack=["broken", "grey"])
+    heard = Heard()
+    rows = perform(experiment, tmp_path, listener=heard).read([t.digest for t in experiment.trials()])
+    broken, grey = rows[rows["attack"] == "broken"], rows[rows["attack"] == "grey"]
+    assert broken["outcome"].tolist() == ["error: RuntimeError: a bug in the attack"]
+    assert broken["metric"].tolist() == ["none"]
+    assert broken["value"].isna().all()
+    assert len(values(grey, "psnr")) == 3
+    assert [event for *_, event in heard] == ["start", "error: RuntimeError: a bug in the attack", "start", "answered"]
+
+
+def test_an_error_is_tried_again_on_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(attack=["broken", "grey"])
+    perform(experiment, tmp_path)
+    perform(experiment, tmp_path)
+    assert (len(Broken.calls), len(Grey.seen)) == (2, 1)
+    monkeypatch.setattr(Broken, "broken", False)
+    mended = Heard()
+    rows = perform(experiment, tmp_path, listener=mended).read()
+    assert [event for *_, event in mended] == ["start", "answered", "skip"]
+    assert not rows["outcome"].str.startswith("error").any()
+    perform(experiment, tmp_path)
+    assert (len(Broken.calls), len(Grey.seen)) == (3, 1)
+
+
+def test_memory_that_ran_out_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Broken, view: Any, rng: Any) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Broken, "__call__", full)
+    rows = perform(tiny(attack=["broken"]), tmp_path).read()
+    assert rows["outcome"].tolist() == ["error: out of memory: no room"]
+
+
+def test_two_runs_of_one_seed_give_the_same_table_and_another_seed_another(tmp_path: Path) -> None:
+    def rows(name: str, seed: int) -> pd.DataFrame:
+        experiment = tiny(seed=seed, accuracy=True, clients={"count": 3, "examples": 2, "partition": "iid"})
+        return perform(experiment, tmp_path / name).read([t.digest for t in experiment.trials()])
+
+    assert_frame_equal(rows("a", 0), rows("b", 0), check_exact=True)
+    assert values(rows("a", 0), "psnr") != values(rows("a", 1), "psnr")
+
+
+def test_the_folder_of_rows_is_one_table_for_pandas(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey", "broken"], accuracy=True)
+    table = perform(experiment, tmp_path)
+    assert len(list((tmp_path / "rows").iterdir())) == 3
+    order = ["trial", "client", "metric", "item"]
+    whole = pd.read_parquet(tmp_path / "rows").sort_values(order, ignore_index=True)
+    assert_frame_equal(whole, table.read().sort_values(order, ignore_index=True))
+
+
+def test_what_was_attacked_is_on_disk_with_the_secrets_behind_it(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey"], recipe={"sends": "weights"}, clients={"count": 3, "examples": 2})
+    (trial,) = experiment.trials()
+    perform(experiment, tmp_path)
+    home = tmp_path / "captures" / trial.scene
+    captures = read_capture(home / "capture")
+    secrets = [read_secret(path) for path in sorted((home / "secrets").iterdir())]
+    (view,) = Grey.seen
+    assert view.clients == tuple(c.client for c in captures) == tuple(s.client for s in secrets) == ("0", "1", "2")
+    for i, capture in enumerate(captures):
+        (exchange,) = capture.exchanges
+        assert (exchange.kind, exchange.examples) == ("weights", 2)
+        torch.testing.assert_close({n: p[i] for n, p in view.params.items()}, exchange.before, rtol=0, atol=0)
+        torch.testing.assert_close({n: p[i] for n, p in view.update.items()}, exchange.update, rtol=0, atol=0)
+    held = load("fashion-mnist", split="train")
+    for i, secret in enumerate(secrets):
+        torch.testing.assert_close(secret.examples.x, held.x[2 * i : 2 * i + 2], rtol=0, atol=0)
+        assert secret.examples.y.equal(held.y[2 * i : 2 * i + 2])
+
+
+def test_what_is_on_disk_is_what_a_new_play_would_give(tmp_path: Path) -> None:
+    experiment = tiny(
+        attack=["grey"], defence=["gaussian-noise"], federation={"rounds": 3, "per_round": 2}, watch={"round": 2}
+    )
+    (trial,) = experiment.trials()
+    perform(experiment, tmp_path)
+    scene = set_scene(trial, CPU, None)
+    *_, last = scene.rounds()
+    read = captured(scene, tmp_path / "captures")
+    assert [c.client for c, _ in read] == [c.client for c in last.captures] == [str(i) for i in last.sampled]
+    for (capture, secret), new, known in zip(read, last.captures, last.secrets, strict=True):
+        torch.testing.assert_close(capture.exchanges[0].answer, new.exchanges[0].answer, rtol=0, atol=0)
+        torch.testing.assert_close(secret.examples.x, known.examples.x, rtol=0, atol=0)
+
+
+def test_attacks_on_one_federation_share_one_play_and_defences_do_not(tmp_path: Path) -> None:
+    experiment = tiny(
+        attack=["grey", "broken"], threat=["honest-server", "eavesdropper"], defence=["none", "clip"], accuracy=True
+    )
+    perform(experiment, tmp_path)
+    assert len(list((tmp_path / "captures").iterdir())) == 2
+
+
+def test_each_group_of_clients_sees_its_own_and_together_they_see_all(tmp_path: Path) -> None:
+    rows = perform(tiny(attack=["grey"], watch={"together": 2}), tmp_path).read()
+    assert [view.clients for view in Grey.seen] == [("0", "1"), ("2",)]
+    assert sorted(rows.loc[rows["metric"] == "psnr", "client"]) == ["0", "1", "2"]
+
+
+def test_a_limit_attacks_the_first_clients(tmp_path: Path) -> None:
+    rows = perform(tiny(attack=["grey"]), tmp_path, limit=2).read()
+    assert set(rows["client"]) == {"0", "1"}
+
+
+def test_clients_of_different_sizes_are_attacked_in_one_run(tmp_path: Path) -> None:
+    experiment = tiny(
+        clients={"count": 6, "partition": "dirichlet", "alpha": 0.3},
+        attack=["grey", {"name": "inverting-gradients", "steps": 1}],
+    )
+    rows = perform(experiment, tmp_path).read([t.digest for t in experiment.trials()])
+    for _, part in rows.groupby("attack"):
+        sizes = part[part["metric"] == "psnr"].groupby("client").size()
+        assert len(sizes) == 6
+        assert sizes.nunique() > 1
+        assert sizes.sum() == 800
+    assert not rows["outcome"].str.startswith("error").any()
+    assert {view.count for view in Grey.seen} == set(sizes)
+
+
+def test_of_an_aggregate_the_attacker_sees_one_message_with_the_data_of_all(tmp_path: Path) -> None:
+    experiment = tiny(
+        federation={"visible": "aggregate"},
+        clients={"count": 3, "examples": 2},
+        attack=["grey", {"name": "inverting-gradients", "steps": 2}],
+    )
+    rows = perform(experiment, tmp_path).read()
+    (view,) = Grey.seen
+    assert (view.clients, view.count) == (("0+1+2",), 6)
+    assert set(rows["client"]) == {"0+1+2"}
+    for _, part in rows[rows["metric"] == "psnr"].groupby("attack"):
+        assert sorted(part["item"], key=int) == [str(i) for i in range(6)]
+    (trial, _) = experiment.trials()
+    each = set_scene(replace(trial, federation=replace(trial.federation, visible="each")), CPU, None)
+    (alone,) = each.rounds()
+    mean = {
+        name: torch.stack([c.exchanges[0].answer[name] for c in alone.captures]).mean(0) for name in view.task.params
+    }
+    torch.testing.assert_close({name: update[0] for name, update in view.update.items()}, mean)
+
+
+def test_pictures_of_truth_and_guess_are_kept_with_their_likeness(tmp_path: Path) -> None:
+    experiment = tiny(clients={"count": 2, "examples": 2})
+    (trial,) = experiment.trials()
+    table = perform(experiment, tmp_path)
+    pictures = table.pictures(trial.digest)
+    assert pictures is not None
+    assert (pictures.client, pictures.item) == (["0", "0", "1", "1"], ["0", "1", "0", "1"])
+    assert pictures.truth.shape == pictures.guess.shape == (4, 28, 28, 1)
+    assert pictures.truth.dtype == pictures.guess.dtype == np.uint8
+    held = load("fashion-mnist").normalised_by().train.x[:4]
+    np.testing.assert_array_equal(pictures.truth, (255 * held).round().byte().movedim(1, -1).numpy())
+    rows = table.read()
+    np.testing.assert_array_equal(pictures.psnr, values(rows, "psnr"))
+    guess, truth = (torch.from_numpy(p).movedim(-1, 1).double() / 255 for p in (pictures.guess, pictures.truth))
+    np.testing.assert_allclose(psnr(guess, truth, 0.0, 1.0).numpy(), pictures.psnr, atol=0.1)
+
+
+def test_the_note_of_a_trial_keeps_its_values_and_its_seconds(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey"], defence=[{"chain": ["clip", "top-k"]}])
+    (trial,) = experiment.trials()
+    note = perform(experiment, tmp_path).note(trial.digest)
+    assert note["seconds"] > 0
+    assert note["device"] == "cpu"
+    assert note["trial"]["attack"] == {"kind": "Grey", "level": 0.0}
+    assert [part["kind"] for part in note["trial"]["defence"]["parts"]] == ["Clip", "TopK"]
+
+
+def test_a_chain_is_named_by_its_parts(tmp_path: Path) -> None:
+    defence = [{"chain": [{"name": "clip", "norm": 0.5}, {"name": "gaussian-noise", "std": 0.25}]}]
+    rows = perform(tiny(attack=["grey"], defence=defence), tmp_path).read()
+    assert set(rows["defence"]) == {"clip+gaussian-noise"}
+    assert set(rows["defence_settings"]) == {"norm=0.5; std=0.25"}
+
+
+def test_public_data_are_held_out_ones_and_only_for_who_is_granted_them(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey"], data={"public": 10}, threat=["informed-server", "honest-server"])
+    rows = perform(experiment, tmp_path).read()
+    informed, honest = Grey.seen
+    torch.testing.assert_close(informed.public.x, load("fashion-mnist", split="test").x[-10:], rtol=0, atol=0)
+    with pytest.raises(PermissionError):
+        _ = honest.public
+    known = rows.groupby("threat")["metric"].agg(set)
+    assert "psnr_of_public_mean" in known["informed-server"] - known["honest-server"]
+
+
+def test_the_index_says_which_trials_belong_to_the_experiment(tmp_path: Path) -> None:
+    expect = [{"case": "all", "metric": "psnr", "reported": 20.0}]
+    experiment = tiny(attack=["grey"], about="few clients", threshold=15.0, expect=expect)
+    perform(experiment, tmp_path)
+    index, rows, _ = read_rows(tmp_path)
+    assert (index.name, index.about, index.threshold) == ("tiny", "few clients", 15.0)
+    assert index.expect == experiment.expect
+    assert index.trials == tuple(t.digest for t in experiment.trials())
+    assert len(rows)
+
+
+def test_leftovers_of_a_killed_run_are_no_results(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey"])
+    (trial,) = experiment.trials()
+    for name in ("rows", "pictures", "notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f".{trial.digest}.parquet.123").write_bytes(b"PAR1 half")
+    (tmp_path / "captures" / ".half" / "scene" / "capture").mkdir(parents=True)
+    (tmp_path / ".experiment.json.123").write_text('{"name"')
+    table = perform(experiment, tmp_path)
+    assert len(Grey.seen) == 1
+    assert table.finished() == {trial.digest}
+    assert_frame_equal(pd.read_parquet(tmp_path / "rows"), table.read())
+
+
+# --- the user's own code ---------------------------------------------------------------------------------------------
+
+
+def test_ones_own_model_is_found_in_the_current_folder(here: Path) -> None:
+    (here / "ownnet").mkdir()
+    (here / "ownnet" / "nets.py").write_text(
+        "from torch import nn\n\n\ndef small(width):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.Tanh(), nn.Linear(width, 10))\n"
+    )
+    state, paths = torch.get_rng_state(), list(sys.path)
+    experiment = tiny(attack=["grey"], model={"name": "ownnet.nets:small", "options": {"width": 5}})
+    rows = perform(experiment, here / "out").read()
+    assert set(rows["model"]) == {"ownnet.nets:small"}
+    assert Grey.seen[0].params["1.weight"].shape == (3, 5, 784)
+    assert state.equal(torch.get_rng_state())
+    assert sys.path == paths
+
+
+def test_the_first_weights_of_ones_own_model_depend_on_the_seed_alone(here: Path) -> None:
+    (here / "seednet.py").write_text(
+        "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    )
+
+    def weight(seed: int) -> torch.Tensor:
+        (trial,) = tiny(attack=["grey"], model={"name": "seednet:net"}, seed=seed).trials()
+        return set_scene(trial, CPU, None).setting.task.params["1.weight"]
+
+    first = weight(0)
+    torch.manual_seed(123)
+    assert first.equal(weight(0))
+    assert not first.equal(weight(1))
+
+
+def test_ones_own_data_are_dealt_like_any_other(here: Path) -> None:
+    (here / "owndata.py").write_text(
+        "import torch\n"
+        "from seepage.data import Dataset\n"
+        "from seepage.spec import DataSpec, Examples\n\n\n"
+        "def table():\n"
+        "    def half(n):\n"
+        "        return Examples(torch.arange(4.0 * n).reshape(n, 4) / (4 * n), torch.arange(n) % 2)\n"
+        "    return Dataset('mine', DataSpec((4,), classes=2), half(6), half(4), None, ('a', 'b'), 'mine', 'here')\n"
+    )
+    experiment = tiny(
+        data={"name": "owndata:table"}, accuracy=True, attack=["grey", {"name": "inverting-gradients", "steps": 2}]
+    )
+    table = perform(experiment, here / "out")
+    rows = table.read()
+    assert set(rows["data"]) == {"owndata:table"}
+    assert {"mae", "exact_match", "accuracy"} <= set(rows["metric"])
+    assert all(table.pictures(t.digest) is None for t in experiment.trials())
+
+
+OWN = "def wrong():\n    return 3\n\n\ndef raises():\n    raise RuntimeError('a bug of the user')\n"
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "message"),
+    [
+        ("model", "own_code:wrong", "model.name: expected own_code:wrong to return an nn.Module, got int"),
+        ("data", "own_code:wrong", "data.name: expected own_code:wrong to return a seepage.data.Dataset, got int"),
+        ("model", "own_code:absent", "model.name: expected `package.module:function`, got 'own_code:absent'"),
+        ("data", "own_code:", "data.name: expected `package.module:function`, got 'own_code:'"),
+        ("model", "no_such_module:net", "No module named 'no_such_module'"),
+        ("model", ":net", "model.name: expected `package.module:function`, got ':net'"),
+    ],
+)
+def test_ones_own_code_that_does_not_fit_stops_the_run_with_a_sentence(
+    section: str, name: str, message: str, here: Path
+) -> None:
+    (here / "own_code.py").write_text(OWN)
+    with pytest.raises(SpecError) as failed:
+        perform(tiny(attack=["grey"], **{section: {"name": name}}), here / "out")
+    assert message in str(failed.value)
+
+
+def test_a_bug_in_ones_own_code_is_a_row(here: Path) -> None:
+    (here / "own_code.py").write_text(OWN)
+    rows = perform(tiny(attack=["grey"], model={"name": "own_code:raises"}), here / "out").read()
+    assert rows["outcome"].tolist() == ["error: RuntimeError: a bug of the user"]
+
+
+# --- what stops a run ------------------------------------------------------------------------------------------------
+
+
+STOPS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "nothing to do": ({"attack": []}, SpecError, r"tiny: expected at least one \[\[attack\]\], or accuracy = true"),
+    "more examples than there are": (
+        {"clients": {"count": 500, "examples": 2}},
+        SpecError,
+        "clients: expected at most 800 examples in all, got 500 clients with 2 each",
+    ),
+    "more clients than examples": ({"clients": {"count": 801}}, SpecError, "clients: expected at most 800 examples"),
+    "too many of a random partition": (
+        {"clients": {"count": 500, "examples": 2, "partition": "iid"}},
+        SpecError,
+        "clients: expected at least 500 × 2",
+    ),
+    "no owners": ({"clients": {"count": 2, "partition": "owner"}}, SpecError, "clients: expected an owner per example"),
+    "more public examples than held out": (
+        {"data": {"public": 200}},
+        SpecError,
+        "data.public: expected less than the 200 held-out examples, got 200",
+    ),
+    "wrong option of a model": (
+        {"model": {"name": "mlp", "options": {"hidden": 8}}},
+        SpecError,
+        "model: expected `hidden` to be a list",
+    ),
+    "data set that is not there": (
+        {"data": {"name": "mnist-full"}},
+        DataMissing,
+        "mnist-full.*looked in .*--data DIR.*SEEPAGE_DATA",
+    ),
+    "model for other inputs": ({"model": {"name": "resnet18-wrong"}}, SpecError, "model.name: expected one of"),
+}
+
+
+@pytest.mark.parametrize("what", STOPS)
+def test_a_specification_that_cannot_be_carried_out_stops_the_run(what: str, tmp_path: Path) -> None:
+    changed, kind, message = STOPS[what]
+    with pytest.raises(kind, match=message):
+        perform(tiny(**changed), tmp_path / "out", data=tmp_path / "data")
+    assert not (tmp_path / "out" / "rows").exists()
+
+
+def test_a_module_that_does_not_fit_the_data_stops_the_run(here: Path) -> None:
+    (here / "misfit.py").write_text("from torch import nn\n\n\ndef net():\n    return nn.Linear(3, 10)\n")
+    with pytest.raises(ModuleError):
+        perform(tiny(attack=["grey"], model={"name": "misfit:net"}), here / "out")
+
+
+def test_what_was_finished_before_a_stop_is_kept(tmp_path: Path) -> None:
+    experiment = tiny(
+        attack=["grey"], case=[{"name": "good"}, {"name": "bad", "clients": {"count": 500, "examples": 2}}]
+    )
+    with pytest.raises(SpecError, match="500 clients"):
+        perform(experiment, tmp_path)
+    assert set(read_rows(tmp_path)[1]["case"]) == {"good"}
+
+
+def test_an_interrupt_leaves_finished_trials_and_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Broken, view: Any, rng: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Broken, "__call__", interrupted)
+    experiment = tiny(attack=["grey", "broken"])
+    with pytest.raises(KeyboardInterrupt):
+        perform(experiment, tmp_path)
+    assert Table(tmp_path).finished() == {next(experiment.trials()).digest}
+    assert not [name for _, _, names in os.walk(tmp_path) for name in names if name.startswith(".")]
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_read_in_the_order_of_the_trials_and_not_of_finishing(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey"], defence=["none", "clip", "top-k"])
+    trials = list(experiment.trials())
+    for part in reversed(experiment.cases[0].defences):
+        one = replace(experiment, cases=(replace(experiment.cases[0], defences=(part,)),))
+        perform(one, tmp_path)
+    run(experiment, tmp_path, device=CPU)
+    assert read_rows(tmp_path)[1]["trial"].unique().tolist() == [t.digest for t in trials]
+
+
+def test_a_forgotten_trial_runs_again(tmp_path: Path) -> None:
+    experiment: Experiment = tiny(attack=["grey"])
+    table = perform(experiment, tmp_path)
+    table.forget(next(experiment.trials()).digest)
+    assert table.finished() == set()
+    perform(experiment, tmp_path)
+    assert len(Grey.seen) == 2
+
+
+def test_an_empty_folder_is_an_empty_table(tmp_path: Path) -> None:
+    rows = Table(tmp_path).read()
+    assert list(rows) == COLUMNS.names
+    assert rows.empty
+    assert Table(tmp_path).pictures("none") is None
+    assert Table(tmp_path).note("none") == {}
+
+
+def test_a_trial_whose_rows_cannot_be_written_is_not_finished(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    with pytest.raises((TypeError, ValueError)):
+        table.write("abc", [{"value": "a word"}], None, {})
+    assert table.finished() == set()
+    assert list((tmp_path / "rows").iterdir() if (tmp_path / "rows").exists() else []) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "expected a folder of results, got none; run `seepage audit --out"),
+        ("{", "expected what `seepage audit` writes"),
+        ("[]", "expected what `seepage audit` writes"),
+        (json.dumps({"name": "a"}), "expected what `seepage audit` writes"),
+    ],
+    ids=["absent", "broken", "list", "incomplete"],
+)
+def test_a_folder_that_is_none_of_results_fails_with_its_path(
+    content: str | None, message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "experiment.json").write_text(content)
+    with pytest.raises(SpecError, match=message) as failed:
+        read_rows(tmp_path)
+    assert str(tmp_path) in str(failed.value)

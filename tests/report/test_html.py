@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from seepage.audit.experiment import Expectation
+from seepage.audit.gate import Limit, Policy, gate
+from seepage.audit.summary import Index
+from seepage.engine.minimise import Status
+from seepage.report import render
+from seepage.report import strips as strips_module
+
+NOISE = {"defence": "gaussian-noise", "defence_settings": "std=0.01"}
+
+
+class Page(HTMLParser):
+    """The tags, texts and unclosed elements of a page."""
+
+    VOID = frozenset({"meta", "img", "br", "link", "input", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "title"):
+            self.words.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def index(*trials: str, expect: tuple[Expectation, ...] = (), name: str = "audit", threshold: float = 20.0) -> Index:
+    return Index(name, "What it is about.", threshold, expect, trials)
+
+
+@pytest.fixture
+def full(book: Any) -> Any:
+    for client in ("0", "1"):
+        book.images([31.25, 22.5, math.nan], client=client)
+        book.images([11.0, 9.0, 8.0], client=client, trial="n", outcome="not reduced", **NOISE)
+    book.learning([0.5, 0.8, 0.8512], trial="a")
+    book.learning([0.4, 0.7, 0.8], trial="b", **NOISE)
+    book.failure("not applicable: the threat model 'eavesdropper' hides it", trial="f", threat="eavesdropper")
+    book.show("t", [31.25, 22.5, math.nan])
+    book.show("n", [11.0, 9.0, 8.0])
+    return book
+
+
+def test_every_part_is_there(full: Any) -> None:
+    expect = (Expectation("small", "psnr", reported=30.0, source="table 2", tolerance=5.0),)
+    verdicts = gate(
+        full.frame, Policy((Limit("recovered", at_most=0.1, threat="honest*"), Limit("lpips", at_least=0.4)))
+    )
+    text = render(index("t", expect=expect), full.frame, full.pictures, verdicts, {"t": {"seconds": 65.0}})
+    page = Page(text)
+    assert page.open == []
+    assert "with gaussian-noise (std=0.01) 0 of 6 did, at a cost of 5.1 points of accuracy." in page.text
+    for words in (
+        "85.1 %",  # accuracy after the last round
+        "+16.9",  # leak above prior: (31.25 + 22.5) / 2 - 10
+        "4 of 6",
+        "table 2",
+        "✗ broken",
+        "? unmeasured",
+        "hides it",
+        Status.NOT_REDUCED.sentence,
+        "runs the protocol as agreed".capitalize(),
+        "Run on data you own or simulate",
+        "1 min 5 s of computing",
+        "2.13.0",
+        "Seed 7",
+        "no guess",
+    ):
+        assert words in page.text, words
+    assert len([s for s in page.all("svg") if s.get("role") == "img"]) == 2
+
+
+def test_self_contained_and_without_script(full: Any) -> None:
+    text = render(index("t"), full.frame, full.pictures)
+    page = Page(text)
+    assert not page.all("script")
+    assert not page.all("link")
+    for _, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href", "data", "action", "poster"):
+            assert (attributes.get(name) or "#").startswith(("data:image/png;base64,", "#"))
+    assert "@import" not in text
+    assert "url(" not in text
+    targets = {a["id"] for _, a in page.tags if "id" in a}
+    assert {(a["href"] or "")[1:] for a in page.all("a")} <= targets
+
+
+def test_every_image_has_words_and_the_best_comes_first(full: Any) -> None:
+    page = Page(render(index("t"), full.frame, full.pictures))
+    images = page.all("img")
+    assert len(images) == 2 * 3 - 1 + 2 * 3  # one true image has no reconstruction
+    assert all(image.get("alt") for image in images)
+    reconstructions = [str(i["alt"]) for i in images if str(i["alt"]).startswith("Reconstruction")]
+    assert [re.findall(r"[\d.]+ dB, \w+", alt)[0] for alt in reconstructions] == [
+        "31.2 dB, above",
+        "22.5 dB, above",
+        "11.0 dB, not",
+        "9.0 dB, not",
+        "8.0 dB, not",
+    ]
+
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["case", "attack", "attack_settings", "defence", "defence_settings", "threat", "client", "data", "outcome"],
+)
+def test_what_comes_from_the_table_is_escaped(book: Any, column: str) -> None:
+    book.images([30.0], **{column: HOSTILE})
+    book.failure(**{"outcome": HOSTILE, column: HOSTILE})
+    if column in ("case", "defence", "defence_settings"):
+        book.learning([0.5, 0.6], **{column: HOSTILE})
+    book.show("t", [30.0], client=HOSTILE)
+    expect = (Expectation(HOSTILE, "psnr", 20.0, source='"><img src=x>'),)
+    verdicts = gate(book.frame, Policy((Limit(HOSTILE, at_most=1.0, case=HOSTILE),)))
+    page = Page(render(index("t", name=HOSTILE, expect=expect), book.frame, book.pictures, verdicts))
+    assert page.open == []
+    assert not page.all("script")
+    assert all((image["src"] or "").startswith("data:") for image in page.all("img"))
+
+
+def test_the_same_input_gives_the_same_page(full: Any) -> None:
+    first = render(index("t"), full.frame, full.pictures, (), {"t": {"seconds": 1.0}})
+    assert first == render(index("t"), full.frame.copy(), dict(full.pictures), (), {"t": {"seconds": 1.0}})
+    assert first != render(index("t"), full.frame, full.pictures, (), {"t": {"seconds": 2.0}})
+
+
+def test_an_empty_table_is_a_page_that_says_so(book: Any) -> None:
+    page = Page(render(index("t"), book.frame, {}))
+    assert page.open == []
+    assert "Nothing was measured" in page.text
+    assert "1 of 1 trial has not run yet" in page.text
+    assert not page.all("table")
+
+
+def test_missing_metrics_are_a_dash(book: Any) -> None:
+    book.add("psnr", 15.0)
+    page = Page(render(index(), book.frame, {}))
+    assert "15.0" in page.text
+    assert "–" in page.text
+    assert "nan" not in page.text.lower()
+    assert "LPIPS" not in page.text
+    book.add("lpips", 0.25)
+    assert "LPIPS" in Page(render(index(), book.frame, {})).text
+
+
+@pytest.mark.parametrize("outcome", ["error: out of memory: no room", "not applicable: hidden"])
+def test_failures_alone_are_shown_with_their_words(book: Any, outcome: str) -> None:
+    book.failure(outcome)
+    book.failure("error: diverging", attack="none", threat="none")
+    page = Page(render(index(), book.frame, {}))
+    assert outcome in page.text
+    assert "small, learning, no defence" in page.text
+    assert "No attack could be measured" in page.text
+
+
+def test_tables_of_features_have_their_own_columns(book: Any) -> None:
+    book.table_rows([0.8, 0.6], case="adult")
+    book.failure("not applicable: hidden", case="adult", **NOISE)
+    page = Page(render(index(), book.frame, {}))
+    assert "Features found" in page.text
+    assert "70 %" in page.text
+    assert "+50.0" in page.text
+    assert "PSNR" not in page.text
+
+
+def test_every_guess_without_a_leak_stands_beside_the_number(book: Any) -> None:
+    book.images([30.0])
+    book.add("psnr_of_class_mean", 12.0)
+    page = Page(render(index(), book.frame, {}))
+    assert "one colour 10.0, class mean 12.0" in page.text
+    assert "+18.0" in page.text
+
+
+def test_trials_of_one_line_share_a_strip_and_the_rest_is_counted(book: Any) -> None:
+    for client, trial in (("0", "t"), ("1", "u")):
+        book.images([30.0] * 8, client=client, trial=trial)
+        book.show(trial, [30.0] * 8, client=client)
+    page = Page(render(index(), book.frame, book.pictures))
+    assert len(page.all("article")) == 1
+    assert len(page.all("img")) == 2 * 12
+    assert "and 4 more" in page.text
+
+
+def test_of_too_many_strips_those_that_leaked_most_are_shown(book: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strips_module, "MOST_STRIPS", 2)
+    for number, psnr in enumerate((9.0, 30.0, 31.0)):
+        case = {"case": f"case {number}", "trial": f"t{number}"}
+        book.images([psnr], **case)
+        book.show(f"t{number}", [psnr])
+    page = Page(render(index(), book.frame, book.pictures))
+    assert len(page.all("article")) == 2
+    assert "1 further strip without pictures" in page.text
+    assert "case 0: no defence, inverting-gradients as honest-server: 0 of 1 came back, mean 9.0 dB" in page.text
+
+
+def test_long_settings_are_folded_and_namesakes_told_apart(book: Any) -> None:
+    long = "lr=0.1, steps=4800, starts=1, signed=True, schedule=drops"
+    book.images([30.0], attack_settings=f"tv=0.1, {long}")
+    book.images([25.0], attack_settings=f"tv=0.2, {long}")
+    page = Page(render(index(), book.frame, {}))
+    assert "inverting-gradients (tv=0.2)" in page.text
+    assert {"class": "settings"} in page.all("details")
+
+
+def test_a_threat_model_of_the_users_own_is_described_from_the_notes(book: Any) -> None:
+    book.images([30.0], threat="insider")
+    assert "the table alone does not say what it grants" in Page(render(index(), book.frame, {})).text
+    threat = {"kind": "ThreatModel", "name": "insider", "facts": ["count", "labels"], "about": "knows a lot"}
+    text = Page(render(index(), book.frame, {}, (), {"t": {"trial": {"threat": threat}}})).text
+    assert "Knows a lot." in text
+    assert "how often each label occurs" in text
+    assert "Not granted recipe, defence, public data" in text
+
+
+def test_one_round_and_crowded_rounds_are_drawn(book: Any) -> None:
+    book.images([30.0])
+    book.learning([0.5])
+    book.learning([0.5 + i / 1000 for i in range(200)], case="long")
+    page = Page(render(index(), book.frame, {}))
+    assert page.open == []
+    assert len(page.all("circle")) < 20
+
+
+def test_accuracy_that_is_not_a_number_is_left_out_of_the_chart(book: Any) -> None:
+    book.images([30.0])
+    book.learning([math.nan, math.nan])
+    page = Page(render(index(), book.frame, {}))
+    assert not page.all("svg")
+    assert "nan" not in page.text.lower()
