@@ -34,6 +34,7 @@ __all__ = [
     "Problem",
     "Secret",
     "examine",
+    "moved",
     "read_capture",
     "read_gradient",
     "read_pair",

@@ -108,10 +108,15 @@ def audit(
         page = _write_report(out, verdicts)
         if as_json:
             _print_json(rows)
+            _print_verdicts(verdicts, say)
         else:
             _print_lines(summarise(rows), index.threshold)
             _print_verdicts(verdicts)
-            say.print(f"\nPictures and details: [bold]{page}[/bold]   rows for machines: {out / 'rows'}")
+            say.print(
+                f"\nPictures and details: [bold]{escape(str(page))}[/bold]   "
+                f"rows for machines: {escape(str(out / 'rows'))}",
+                soft_wrap=True,
+            )
         raise typer.Exit(exit_code(verdicts))
 
 
@@ -148,14 +153,14 @@ def reproduce(
             return
         _print_lines(summarise(rows), index.threshold)
         _print_comparison(rows, experiment)
-        say.print(f"\nPictures and details: [bold]{page}[/bold]")
+        say.print(f"\nPictures and details: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
 
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="Folder of results.")]) -> None:
     """Write the report of a folder of results again."""
     with _clear_errors():
-        say.print(f"Wrote [bold]{_write_report(folder, [])}[/bold]")
+        say.print(f"Wrote [bold]{escape(str(_write_report(folder, [])))}[/bold]", soft_wrap=True)
 
 
 @app.command("gate")
@@ -165,7 +170,15 @@ def gate_command(
 ) -> None:
     """Hold results against a policy: exit 0 within limits, 1 a limit broken, 2 could not be measured."""
     with _clear_errors():
-        verdicts = gate(read_rows(folder)[1], read_policy(policy))
+        limits = read_policy(policy)
+        index, rows, table = read_rows(folder)
+        left = len(set(index.trials) - table.finished())
+        if left:
+            raise SpecError(
+                f"{folder}: expected all {len(index.trials)} trials of {index.name!r} to be finished, "
+                f"got {left} that are not; run the same `seepage audit` again to go on"
+            )
+        verdicts = gate(rows, limits)
         _print_verdicts(verdicts)
         raise typer.Exit(exit_code(verdicts))
 
@@ -208,7 +221,7 @@ def fetch_command(
     with _clear_errors(), _bar() as progress:
         task = progress.add_task(f"Fetching {name}", total=None)
         for path in fetch(name, data, lambda address, done, total: progress.update(task, completed=done, total=total)):
-            say.print(f"Wrote {path}")
+            say.print(f"Wrote {escape(str(path))}", soft_wrap=True)
 
 
 # What the commands are made of.
@@ -216,6 +229,8 @@ def fetch_command(
 
 def _perform(experiment: Experiment, out: Path, device: Device, data: Path | None, limit: int | None) -> None:
     chosen = _device(device)
+    if out.exists() and not out.is_dir():
+        raise SpecError(f"--out: expected a folder, or none yet, got the file {out}")
     say.print(f"[bold]{escape(experiment.name)}[/bold]  {escape(experiment.about)}")
     with _bar() as progress:
         whole = progress.add_task("Trials", total=None)
@@ -228,7 +243,7 @@ def _perform(experiment: Experiment, out: Path, device: Device, data: Path | Non
                 return
             progress.update(whole, completed=number + 1, total=count)
             if event.startswith(("error", "not applicable", "unsound")):
-                say.print(f"[yellow]{escape(_name(trial))}: {escape(event)}[/yellow]")
+                say.print(f"[yellow]{escape(_name(trial))}: {escape(event)}[/yellow]", soft_wrap=True)
 
         def watch(step: int, steps: int, value: float) -> None:
             progress.update(inner, completed=step, total=steps)
@@ -238,7 +253,10 @@ def _perform(experiment: Experiment, out: Path, device: Device, data: Path | Non
                 run(experiment, out, device=chosen, data=data, limit=limit, listener=listen)
         except KeyboardInterrupt:
             progress.stop()
-            say.print(f"Stopped. Finished trials are kept in {out}; run the same command again to go on.")
+            say.print(
+                f"Stopped. Finished trials are kept in {escape(str(out))}; run the same command again to go on.",
+                soft_wrap=True,
+            )
             raise typer.Exit(130) from None
 
 
@@ -279,7 +297,7 @@ def _experiments() -> dict[str, Path]:
     here = Path(__file__).parent
     for folder in (here / "experiments", here.parent.parent / "experiments"):
         if folder.is_dir():
-            return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.toml"))}
+            return {p.relative_to(folder).with_suffix("").as_posix(): p for p in sorted(folder.rglob("*.toml"))}
     return {}
 
 
@@ -312,7 +330,7 @@ def _print_lines(lines: list[Line], threshold: float) -> None:
         grid.add_column(column, justify="right")
     for line in lines:
         defence = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
-        cells = [defence, line.threat, line.attack]
+        cells = [escape(name) for name in (defence, line.threat, line.attack)]
         if line.failures:
             cells += [f"[yellow]{escape(line.failures[0][:60])}[/yellow]", "", "", "", _share(line.accuracy)]
         else:
@@ -323,7 +341,7 @@ def _print_lines(lines: list[Line], threshold: float) -> None:
             share = "exact_match" if tabular else "recovered"
             cells += [_interval(line.metrics.get(main)), _number(prior), _share(line.mean(share))]
             cells += [_share(line.mean("label_accuracy")), _share(line.accuracy)]
-        grid.add_row(*([line.case, *cells] if cases else cells))
+        grid.add_row(*([escape(line.case), *cells] if cases else cells))
     console = Console(highlight=False)
     console.print(grid)
     if not tabular:
@@ -345,18 +363,19 @@ def _print_comparison(rows: pd.DataFrame, experiment: Experiment) -> None:
         grid.add_column(column)
     for c in comparisons:
         grid.add_row(
-            c.expectation.case,
+            escape(c.expectation.case),
             c.expectation.metric,
             _number(c.expectation.reported),
             _interval(c.ours),
             "" if c.ours is None else str(c.ours.n),
             c.verdict,
-            c.expectation.source,
+            escape(c.expectation.source),
         )
     Console(highlight=False).print(grid)
 
 
-def _print_verdicts(verdicts: list[Verdict]) -> None:
+def _print_verdicts(verdicts: list[Verdict], console: Console | None = None) -> None:
+    console = console or Console(highlight=False)
     marks = {
         "within": "[green]within[/green]",
         "broken": "[red]BROKEN[/red]",
@@ -369,8 +388,9 @@ def _print_verdicts(verdicts: list[Verdict]) -> None:
         where = ", ".join(
             f"{k} {getattr(v.limit, k)}" for k in ("case", "defence", "threat", "attack") if getattr(v.limit, k) != "*"
         )
-        Console(highlight=False).print(
-            f"{marks[v.outcome]}  {escape(what)}{' for ' + escape(where) if where else ''}: {escape(v.why)}"
+        console.print(
+            f"{marks[v.outcome]}  {escape(what)}{' for ' + escape(where) if where else ''}: {escape(v.why)}",
+            soft_wrap=True,
         )
 
 
@@ -421,7 +441,7 @@ def _clear_errors() -> Iterator[None]:
     try:
         yield
     except (SpecError, ModuleError, DataMissing, DataBroken, FetchFailed) as error:
-        say.print(f"[bold red]error:[/bold red] {escape(str(error))}")
+        say.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         say.print("Stopped.")

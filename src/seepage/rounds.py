@@ -20,7 +20,7 @@ from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Params, Task
 
-__all__ = ["Federation", "Round", "aggregate", "play"]
+__all__ = ["Federation", "Round", "aggregate", "join_rounds", "play"]
 
 
 @dataclass(frozen=True)

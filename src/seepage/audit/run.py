@@ -31,7 +31,7 @@ from seepage.pieces.labels import LabelsHidden
 from seepage.task import ModuleError
 from seepage.threat import Fact, NotKnown, observe
 
-__all__ = ["Listener", "perform", "run", "version"]
+__all__ = ["Listener", "defence_name", "perform", "run", "version"]
 
 Row = dict[str, Any]
 Listener = Callable[[int, int, Trial, str], None]
@@ -75,16 +75,16 @@ def run(
     finished = table.finished()
     for number, trial in enumerate(trials):
         if trial.digest in finished and not _worth_another_try(table, trial):
-            if listener:
+            if listener is not None:
                 listener(number, len(trials), trial, "skip")
             continue
-        if listener:
+        if listener is not None:
             listener(number, len(trials), trial, "start")
         began = time.perf_counter()
         rows, pictures = _attempt(experiment, trial, folder, device, data)
         note = {"seconds": round(time.perf_counter() - began, 3), "device": _device_name(device), "trial": plain(trial)}
         table.write(trial.digest, rows, pictures, note)
-        if listener:
+        if listener is not None:
             listener(number, len(trials), trial, rows[0]["outcome"])
     return table
 

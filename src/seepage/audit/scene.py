@@ -120,7 +120,7 @@ def _imported(name: str, where: str) -> Any:
 def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[Examples]:
     count, each = trial.clients.count, trial.clients.examples
     if trial.clients.partition == "stored":
-        each = each or len(held) // count
+        each = each or max(1, len(held) // count)
         if count * each > len(held):
             raise SpecError(
                 f"clients: expected at most {len(held)} examples in all, "

@@ -15,7 +15,7 @@ from seepage.audit.table import Table
 from seepage.audit.values import SpecError, build
 from seepage.metrics.intervals import Interval, mean_interval
 
-__all__ = ["Comparison", "Index", "Line", "compare", "read_index", "summarise"]
+__all__ = ["Comparison", "Index", "Line", "compare", "read_index", "read_rows", "summarise"]
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def read_index(folder: Path) -> Index:
             build(Expectation, {k: v for k, v in e.items() if k != "kind"}, str(path)) for e in index["expect"]
         )
         return Index(index["name"], index["about"], index["threshold"], expect, tuple(index["trials"]))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise SpecError(
             f"{folder}: expected a folder of results, got none; run `seepage audit --out {folder}`"
         ) from error
-    except (json.JSONDecodeError, KeyError) as error:
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise SpecError(f"{path}: expected what `seepage audit` writes, got: {error}; run the audit again") from error
 
 
