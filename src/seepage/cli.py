@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,15 +23,15 @@ from seepage.attacks import ATTACKS
 from seepage.audit.experiment import Experiment, Trial, read_experiment
 from seepage.audit.gate import Verdict, exit_code, gate, read_policy
 from seepage.audit.run import defence_name, run, version
-from seepage.audit.summary import Line, compare, read_rows, summarise
+from seepage.audit.summary import read_rows
 from seepage.audit.values import SpecError
 from seepage.data import DATASETS, DataBroken, DataMissing, FetchFailed, fetch
 from seepage.defences import DEFENCES
 from seepage.engine.progress import watching
 from seepage.metrics import METRICS
-from seepage.metrics.intervals import Interval
 from seepage.models import MODELS, options
 from seepage.report import render
+from seepage.report.terminal import print_comparison, print_findings, print_verdicts
 from seepage.task import ModuleError
 from seepage.threat import THREATS
 
@@ -108,10 +107,10 @@ def audit(
         page = _write_report(out, verdicts)
         if as_json:
             _print_json(rows)
-            _print_verdicts(verdicts, say)
+            print_verdicts(verdicts, say)
         else:
-            _print_lines(summarise(rows), index.threshold)
-            _print_verdicts(verdicts)
+            print_findings(rows, index.threshold)
+            print_verdicts(verdicts)
             say.print(
                 f"\nPictures and details: [bold]{escape(str(page))}[/bold]   "
                 f"rows for machines: {escape(str(out / 'rows'))}",
@@ -151,8 +150,8 @@ def reproduce(
         if as_json:
             _print_json(rows)
             return
-        _print_lines(summarise(rows), index.threshold)
-        _print_comparison(rows, experiment)
+        print_findings(rows, index.threshold)
+        print_comparison(rows, experiment.expect)
         say.print(f"\nPictures and details: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
 
 
@@ -179,7 +178,7 @@ def gate_command(
                 f"got {left} that are not; run the same `seepage audit` again to go on"
             )
         verdicts = gate(rows, limits)
-        _print_verdicts(verdicts)
+        print_verdicts(verdicts)
         raise typer.Exit(exit_code(verdicts))
 
 
@@ -316,84 +315,6 @@ def _print_json(rows: pd.DataFrame) -> None:
     sys.stdout.write(rows.to_json(orient="records", double_precision=15) + "\n")
 
 
-def _print_lines(lines: list[Line], threshold: float) -> None:
-    cases = len({line.case for line in lines}) > 1
-    grid = Grid(header_style="bold", title="What came back", title_justify="left")
-    if cases:
-        grid.add_column("Case")
-    tabular = any("mae" in line.metrics for line in lines)
-    for column in ("Defence", "Attacker", "Attack"):
-        grid.add_column(column)
-    for column in ("Error of values" if tabular else "Likeness, dB", "No leak, dB" if not tabular else "No leak"):
-        grid.add_column(column, justify="right")
-    for column in ("Recovered", "Labels found", "Accuracy"):
-        grid.add_column(column, justify="right")
-    for line in lines:
-        defence = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
-        cells = [escape(name) for name in (defence, line.threat, line.attack)]
-        if line.failures:
-            cells += [f"[yellow]{escape(line.failures[0][:60])}[/yellow]", "", "", "", _share(line.accuracy)]
-        else:
-            main = "mae" if tabular else "psnr"
-            prior = max(
-                (line.mean(m) for m in line.metrics if m.startswith(f"{main}_of_")), default=math.nan, key=_or_least
-            )
-            share = "exact_match" if tabular else "recovered"
-            cells += [_interval(line.metrics.get(main)), _number(prior), _share(line.mean(share))]
-            cells += [_share(line.mean("label_accuracy")), _share(line.accuracy)]
-        grid.add_row(*([escape(line.case), *cells] if cases else cells))
-    console = Console(highlight=False)
-    console.print(grid)
-    if not tabular:
-        console.print(
-            "Likeness: PSNR of the reconstruction to the true image, mean and 95 % interval; "
-            f"above {threshold:g} dB an image counts as recovered.\n"
-            "No leak: what the best guess that ignores the update would score. "
-            "Accuracy: of the trained model on held-out data.",
-            style="dim",
-        )
-
-
-def _print_comparison(rows: pd.DataFrame, experiment: Experiment) -> None:
-    comparisons = compare(rows, experiment.expect)
-    if not comparisons:
-        return
-    grid = Grid(header_style="bold", title="Beside the paper", title_justify="left")
-    for column in ("Case", "Metric", "Paper", "Ours", "n", "Verdict", "Source"):
-        grid.add_column(column)
-    for c in comparisons:
-        grid.add_row(
-            escape(c.expectation.case),
-            c.expectation.metric,
-            _number(c.expectation.reported),
-            _interval(c.ours),
-            "" if c.ours is None else str(c.ours.n),
-            c.verdict,
-            escape(c.expectation.source),
-        )
-    Console(highlight=False).print(grid)
-
-
-def _print_verdicts(verdicts: list[Verdict], console: Console | None = None) -> None:
-    console = console or Console(highlight=False)
-    marks = {
-        "within": "[green]within[/green]",
-        "broken": "[red]BROKEN[/red]",
-        "unmeasured": "[yellow]UNMEASURED[/yellow]",
-    }
-    for v in verdicts:
-        bounds = [f"at most {v.limit.at_most:g}"] if v.limit.at_most is not None else []
-        bounds += [f"at least {v.limit.at_least:g}"] if v.limit.at_least is not None else []
-        what = f"{v.limit.statistic} {v.limit.metric} {' and '.join(bounds)}"
-        where = ", ".join(
-            f"{k} {getattr(v.limit, k)}" for k in ("case", "defence", "threat", "attack") if getattr(v.limit, k) != "*"
-        )
-        console.print(
-            f"{marks[v.outcome]}  {escape(what)}{' for ' + escape(where) if where else ''}: {escape(v.why)}",
-            soft_wrap=True,
-        )
-
-
 def _entries(kind: Kind) -> list[dict[str, Any]]:
     if kind is Kind.ATTACKS:
         return [
@@ -413,26 +334,6 @@ def _entries(kind: Kind) -> list[dict[str, Any]]:
 
 def _first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().splitlines()[0]
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:.3g}"
-
-
-def _share(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.0%}"
-
-
-def _interval(interval: Interval | None) -> str:
-    if interval is None or math.isnan(interval.mean):
-        return "–"
-    if interval.n < 2:
-        return f"{interval.mean:.3g}"
-    return f"{interval.mean:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
-
-
-def _or_least(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
 
 
 @contextmanager

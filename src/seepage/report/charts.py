@@ -155,7 +155,9 @@ def scatter(title: str, x_label: str, unit: str, points: Sequence[tuple[int, str
 def _percent_ticks(values: Sequence[float], *, whole: bool = False) -> list[float]:
     if whole:
         return [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
-    found = ticks(min(values), max(values))
+    # An axis of at least ten points, so that half a point of accuracy does not look like a cliff.
+    middle, reach = (min(values) + max(values)) / 2, max(5.0, (max(values) - min(values)) / 2)
+    found = ticks(middle - reach, middle + reach)
     # Ticks reach beyond the values: no axis goes on to 101 % or below zero because of it.
     return [t for t in found if 0 <= t <= 100] if min(values) >= 0 and max(values) <= 100 else found
 

@@ -1,0 +1,124 @@
+"""The findings in a terminal: the verdict, one line per defence, and nothing that does not fit eighty columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from seepage.audit.experiment import Expectation
+from seepage.audit.gate import Verdict
+from seepage.audit.summary import Line, compare, summarise
+from seepage.metrics.intervals import Interval
+from seepage.report.headline import headline
+
+__all__ = ["print_comparison", "print_findings", "print_verdicts"]
+
+
+def print_findings(rows: pd.DataFrame, threshold: float) -> None:
+    """Print the verdict and what came back from each attack on each defence.
+
+    Args:
+        rows: of the experiment.
+        threshold: PSNR in dB above which an image counts as recovered.
+    """
+    lines = summarise(rows)
+    if not lines:
+        return
+    console = Console(highlight=False)
+    tabular = any("mae" in line.metrics for line in lines)
+    # What is the same in every line is said once above the table.
+    names = {"Case": "case", "Attack": "attack", "Attacker": "threat"}
+    varying = {title: name for title, name in names.items() if len({getattr(line, name) for line in lines}) > 1}
+    same = [f"{title.lower()} {getattr(lines[0], name)}" for title, name in names.items() if title not in varying]
+    console.print(f"\n[bold]{escape(headline(rows, threshold).sentence)}[/bold]")
+    grid = Grid(header_style="bold", title=escape("; ".join(same)), title_justify="left", title_style="dim")
+    for title in (*varying, "Defence"):
+        grid.add_column(title, overflow="fold")
+    for title in ("Error" if tabular else "Likeness, dB", "No leak", "Came back", "Labels", "Accuracy"):
+        grid.add_column(title, justify="right", no_wrap=title not in ("Error", "Likeness, dB"))
+    for line in lines:
+        defence = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
+        cells = [getattr(line, name) for name in varying.values()]
+        grid.add_row(*(escape(cell) for cell in [*cells, defence]), *_measured(line, tabular))
+    console.print(grid)
+    if not tabular:
+        console.print(
+            "Likeness: PSNR to the true image, mean [95 % interval]; "
+            f"above {threshold:g} dB it counts as having come back. "
+            "No leak: the best guess that ignores the update. Accuracy: of the trained model on held-out data.",
+            style="dim",
+        )
+
+
+def _measured(line: Line, tabular: bool) -> list[str]:
+    accuracy = _share(line.accuracy)
+    if line.failures:
+        return [f"[yellow]{escape(line.failures[0])}[/yellow]", "", "", "", accuracy]
+    main, share = ("mae", "exact_match") if tabular else ("psnr", "recovered")
+    priors = [line.mean(name) for name in line.metrics if name.startswith(f"{main}_of_")]
+    best = (min if tabular else max)((p for p in priors if not math.isnan(p)), default=math.nan)
+    labels = _share(line.mean("label_accuracy"))
+    return [_interval(line.metrics.get(main)), _number(best), _share(line.mean(share)), labels, accuracy]
+
+
+def print_comparison(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> None:
+    """Print ours beside the paper's numbers, if the experiment names any."""
+    comparisons = compare(rows, expectations)
+    if not comparisons:
+        return
+    grid = Grid(header_style="bold", title="Beside the paper", title_justify="left")
+    for column in ("Case", "Metric", "Paper", "Ours", "n", "Verdict", "Source"):
+        grid.add_column(column, overflow="fold")
+    for c in comparisons:
+        grid.add_row(
+            escape(c.expectation.case),
+            c.expectation.metric,
+            _number(c.expectation.reported),
+            _interval(c.ours),
+            "" if c.ours is None else str(c.ours.n),
+            c.verdict,
+            escape(c.expectation.source),
+        )
+    Console(highlight=False).print(grid)
+
+
+def print_verdicts(verdicts: Sequence[Verdict], console: Console | None = None) -> None:
+    """Print what became of each limit of a policy."""
+    console = console or Console(highlight=False)
+    marks = {
+        "within": "[green]within[/green]",
+        "broken": "[red]BROKEN[/red]",
+        "unmeasured": "[yellow]UNMEASURED[/yellow]",
+    }
+    for v in verdicts:
+        bounds = [f"at most {v.limit.at_most:g}"] if v.limit.at_most is not None else []
+        bounds += [f"at least {v.limit.at_least:g}"] if v.limit.at_least is not None else []
+        what = f"{v.limit.statistic} {v.limit.metric} {' and '.join(bounds)}"
+        where = ", ".join(
+            f"{k} {getattr(v.limit, k)}" for k in ("case", "defence", "threat", "attack") if getattr(v.limit, k) != "*"
+        )
+        console.print(
+            f"{marks[v.outcome]}  {escape(what)}{' for ' + escape(where) if where else ''}: {escape(v.why)}",
+            soft_wrap=True,
+        )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.3g}"
+
+
+def _share(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.0%}"
+
+
+def _interval(interval: Interval | None) -> str:
+    if interval is None or math.isnan(interval.mean):
+        return "–"
+    places = 1 if abs(interval.mean) >= 1 else 3
+    mean, low, high = (f"{value:.{places}f}" for value in (interval.mean, interval.low, interval.high))
+    return mean if interval.n < 2 else f"{mean} [{low}, {high}]"
