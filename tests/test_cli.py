@@ -148,7 +148,7 @@ def test_json_is_one_list_of_the_rows_and_nothing_else(spec: Path, tmp_path: Pat
 def test_what_is_not_a_number_is_null_in_json(tmp_path: Path) -> None:
     spec = write(tmp_path / "spec.toml", GREY.replace('"grey"', '"broken"'))
     result = seepage("audit", spec, "--out", tmp_path / "out", "--json")
-    assert result.exit_code == 0
+    assert result.exit_code == 2  # nothing was measured
     (row,) = strictly(result.stdout)
     assert (row["metric"], row["value"]) == ("none", None)
     assert row["outcome"] == "error: RuntimeError: a bug in the attack"

@@ -18,7 +18,7 @@ SCALE, GAP, PAIRS = 3, 4, 12
 
 def main(folder: Path, target: Path) -> None:
     """True images above, reconstructions without a defence below, best first."""
-    index, rows, table = read_rows(folder)
+    _, rows, table = read_rows(folder)
     undefended = rows[(rows["attack"] != "none") & (rows["defence"] == "none")]
     pictures = table.pictures(undefended["trial"].iloc[0])
     assert pictures is not None, f"expected pictures in {folder}, got none"

@@ -94,8 +94,8 @@ def audit(
 ) -> None:
     """Attack a federation and report what leaks.
 
-    Without SPEC: 200 clients with four Fashion-MNIST images each, two defences and none. Exit code with --policy: 0
-    within limits, 1 a limit broken, 2 could not be measured.
+    Without SPEC: 200 clients with four Fashion-MNIST images each, two defences and none. Exit code: 0
+    within the limits of --policy, if given, 1 a limit broken, 2 could not be measured.
     """
     with _clear_errors():
         limits = None if policy is None else read_policy(policy)
@@ -116,7 +116,8 @@ def audit(
                 f"rows for machines: {escape(str(out / 'rows'))}",
                 soft_wrap=True,
             )
-        raise typer.Exit(exit_code(verdicts))
+        nothing_measured = rows["metric"].eq("none").all()
+        raise typer.Exit(2 if nothing_measured else exit_code(verdicts))
 
 
 @app.command()
@@ -236,6 +237,9 @@ def _perform(experiment: Experiment, out: Path, device: Device, data: Path | Non
         inner = progress.add_task("", total=None, visible=False)
 
         def listen(number: int, count: int, trial: Trial, event: str) -> None:
+            if event.startswith("concern"):
+                say.print(f"{escape(trial.model.name)}: {escape(event.removeprefix('concern: '))}", soft_wrap=True)
+                return
             if event == "start":
                 progress.update(whole, completed=number, total=count)
                 progress.reset(inner, description=escape(f"  {_name(trial)}"), visible=True, total=None)

@@ -163,14 +163,14 @@ def test_a_file_without_a_name_is_called_as_the_file(tmp_path: Path) -> None:
     assert read_experiment(path).name == "mine"
 
 
-def test_the_embedded_audit_attacks_three_clients_behind_each_defence_and_measures_accuracy() -> None:
+def test_the_embedded_audit_attacks_four_clients_behind_each_defence_and_measures_accuracy() -> None:
     with resources.as_file(resources.files("seepage.audit") / "default.toml") as path:
         experiment = read_experiment(path)
     trials = list(experiment.trials())
     attacked = [t for t in trials if t.attack is not None]
     assert len(trials) == 6
     assert [t.defence.name for t in attacked] == ["none", "top-k", "gaussian-noise"]
-    assert [(t.first, t.last) for t in attacked] == [(0, 3)] * 3
+    assert [(t.first, t.last) for t in attacked] == [(0, 4)] * 3
     assert len({t.digest for t in trials}) == 6
 
 

@@ -550,3 +550,12 @@ def test_a_folder_that_is_none_of_results_fails_with_its_path(
     with pytest.raises(SpecError, match=message) as failed:
         read_rows(tmp_path)
     assert str(tmp_path) in str(failed.value)
+
+
+def test_layers_that_are_not_plainly_fine_are_named_before_any_work(tmp_path: Path) -> None:
+    heard = Heard()
+    run(tiny(model={"name": "convnet", "options": {"width": 2}}), tmp_path, device=torch.device("cpu"), listener=heard)
+    events = [event for _, _, event in heard]
+    first = events.index("start")
+    assert any("BatchNorm2d" in event and event.startswith("concern") for event in events[:first])
+    assert not any(event.startswith("concern") for event in events[first:])

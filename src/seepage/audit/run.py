@@ -18,7 +18,7 @@ import torch
 from seepage.audit.experiment import Experiment, Trial
 from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures, Table
-from seepage.audit.values import SpecError, plain
+from seepage.audit.values import SpecError, digest, plain
 from seepage.capture import Capture, CaptureError, Secret, examine, moved
 from seepage.data import DataBroken, DataMissing
 from seepage.defences.base import Chain
@@ -35,6 +35,9 @@ __all__ = ["Listener", "defence_name", "perform", "run", "version"]
 
 Row = dict[str, Any]
 Listener = Callable[[int, int, Trial, str], None]
+
+# The specification or its files are wrong: there is nothing to measure before that is mended.
+WRONG = (SpecError, ModuleError, DataMissing, DataBroken)
 
 
 def version() -> str:
@@ -62,19 +65,22 @@ def run(
         device: where to compute.
         data: the folder of data sets.
         limit: watch at most that many clients in each case.
-        listener: called before and after each trial with (number, how many, trial, "start" | "skip" | outcome).
+        listener: called before and after each trial with (number, how many, trial, "start" | "skip" | outcome), and
+            before all work with "concern: …" for every layer that is not plainly fine.
 
     Raises:
         SpecError: when the experiment itself cannot be carried out; nothing is lost.
+        ModuleError: when a module cannot be attacked at all, before any work.
     """
     table = Table(folder)
     trials = list(experiment.trials(limit))
     if not trials:
         raise SpecError(f"{experiment.name}: expected at least one [[attack]], or accuracy = true, got neither")
     _write_index(experiment, trials, folder)
-    finished = table.finished()
+    finished = {t.digest for t in trials if t.digest in table.finished() and not _worth_another_try(table, t)}
+    _check_modules([trial for trial in trials if trial.digest not in finished], len(trials), device, data, listener)
     for number, trial in enumerate(trials):
-        if trial.digest in finished and not _worth_another_try(table, trial):
+        if trial.digest in finished:
             if listener is not None:
                 listener(number, len(trials), trial, "skip")
             continue
@@ -87,6 +93,23 @@ def run(
         if listener is not None:
             listener(number, len(trials), trial, rows[0]["outcome"])
     return table
+
+
+def _check_modules(
+    trials: Sequence[Trial], count: int, device: torch.device, data: str | Path | None, listener: Listener | None
+) -> None:
+    """Meet every module before any of them is worked on: a trial of hours must not end at a layer of the next."""
+    different = {digest((trial.data, trial.model)): trial for trial in reversed(trials)}
+    for trial in reversed(different.values()):
+        try:
+            concerns = set_scene(trial, device, data).setting.task.concerns
+        except WRONG:
+            raise
+        except Exception:
+            continue  # a bug in the user's own code: the trial meets it again and says so in its row
+        for concern in concerns:
+            if listener is not None:
+                listener(0, count, trial, f"concern: {concern}")
 
 
 def _write_index(experiment: Experiment, trials: Sequence[Trial], folder: Path) -> None:
@@ -116,8 +139,8 @@ def _attempt(
     common = _common(experiment, trial, device)
     try:
         return perform(trial, folder, device, data, common)
-    except (SpecError, ModuleError, DataMissing, DataBroken):
-        raise  # the specification or its files are wrong: there is nothing to measure before that is mended
+    except WRONG:
+        raise
     except (NotKnown, LabelsHidden) as error:
         outcome = f"not applicable: {error}"
     except CaptureError as error:
