@@ -22,17 +22,16 @@ from rich.table import Table as Grid
 from seepage.attacks import ATTACKS
 from seepage.audit.experiment import Experiment, Trial, read_experiment
 from seepage.audit.gate import Verdict, exit_code, gate, read_policy
-from seepage.audit.run import defence_name, run, version
+from seepage.audit.run import WRONG, defence_name, run, version
 from seepage.audit.summary import read_rows
 from seepage.audit.values import SpecError
-from seepage.data import DATASETS, DataBroken, DataMissing, FetchFailed, fetch
+from seepage.data import DATASETS, FetchFailed, fetch
 from seepage.defences import DEFENCES
 from seepage.engine.progress import watching
 from seepage.metrics import METRICS
 from seepage.models import MODELS, options
 from seepage.report import render
 from seepage.report.terminal import print_comparison, print_findings, print_verdicts
-from seepage.task import ModuleError
 from seepage.threat import THREATS
 
 __all__ = ["app", "main"]
@@ -237,8 +236,8 @@ def _perform(experiment: Experiment, out: Path, device: Device, data: Path | Non
         inner = progress.add_task("", total=None, visible=False)
 
         def listen(number: int, count: int, trial: Trial, event: str) -> None:
-            if event.startswith("concern"):
-                say.print(f"{escape(trial.model.name)}: {escape(event.removeprefix('concern: '))}", soft_wrap=True)
+            if event.startswith("note: "):
+                say.print(f"[dim]{escape(event)}[/dim]", soft_wrap=True)
                 return
             if event == "start":
                 progress.update(whole, completed=number, total=count)
@@ -345,7 +344,7 @@ def _clear_errors() -> Iterator[None]:
     """What a person did wrong is said in a sentence; a traceback is for what Seepage did wrong."""
     try:
         yield
-    except (SpecError, ModuleError, DataMissing, DataBroken, FetchFailed) as error:
+    except (*WRONG, FetchFailed) as error:
         say.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:

@@ -61,10 +61,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Heard(list[tuple[int, int, str]]):
-    """What a listener heard."""
+    """What a listener heard of trials, and the notes before them."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
 
     def __call__(self, number: int, count: int, trial: Any, event: str) -> None:
-        self.append((number, count, event))
+        if event.startswith("note: "):
+            assert not self, "a note after work has begun"
+            self.notes.append(event)
+        else:
+            self.append((number, count, event))
 
 
 def values(table: pd.DataFrame, metric: str) -> list[float]:
@@ -555,7 +562,10 @@ def test_a_folder_that_is_none_of_results_fails_with_its_path(
 def test_layers_that_are_not_plainly_fine_are_named_before_any_work(tmp_path: Path) -> None:
     heard = Heard()
     run(tiny(model={"name": "convnet", "options": {"width": 2}}), tmp_path, device=torch.device("cpu"), listener=heard)
-    events = [event for _, _, event in heard]
-    first = events.index("start")
-    assert any("BatchNorm2d" in event and event.startswith("concern") for event in events[:first])
-    assert not any(event.startswith("concern") for event in events[first:])
+    assert any("BatchNorm2d" in note and note.startswith("note: convnet: ") for note in heard.notes)
+
+
+def test_a_metric_without_its_weights_is_said_to_be_left_out(tmp_path: Path) -> None:
+    heard = Heard()
+    run(tiny(), tmp_path / "out", device=torch.device("cpu"), data=tmp_path, listener=heard)
+    assert any("LPIPS is left out" in note and "seepage fetch lpips" in note for note in heard.notes)

@@ -153,25 +153,24 @@ def test_adult_is_kept_byte_for_byte(server: Server, folder: Path) -> None:
     assert [gzip.decompress(path.read_bytes()) for path in written] == [b"a, b\n", b"c\n"]
 
 
-def test_alexnet_keeps_the_convolutions(server: Server, folder: Path) -> None:
-    state = {f"features.{i}.{p}": torch.randn(2, 3) for i in (0, 3, 6, 8, 10) for p in ("weight", "bias")}
-    server.serve("alexnet", {"alexnet-owt-7be5be79.pth": checkpoint({**state, "classifier.1.weight": torch.ones(9)})})
-    (path,) = fetch("alexnet", folder)
-    stored = load_file(path)
-    assert stored.keys() == state.keys()
-    assert all(torch.equal(stored[name], state[name]) for name in state)
+ALEXNET = {f"features.{i}.{p}": torch.randn(2, 3) for i in (0, 3, 6, 8, 10) for p in ("weight", "bias")}
 
 
-def test_lpips(server: Server, folder: Path) -> None:
-    files = {
+def lpips_files(alexnet: dict[str, torch.Tensor]) -> dict[str, bytes]:
+    linear = {
         f"{net}.pth": checkpoint({f"lin{i}.model.1.weight": torch.rand(1, 4, 1, 1) for i in range(count)})
         for net, count in (("alex", 5), ("vgg", 5), ("squeeze", 7))
     }
-    server.serve("lpips", files)
-    (path,) = fetch("lpips", folder)
-    stored = load_file(path)
-    assert len(stored) == 17
-    assert stored["squeeze.lin6.model.1.weight"].shape == (1, 4, 1, 1)
+    return {"alexnet-owt-7be5be79.pth": checkpoint(alexnet), **linear}
+
+
+def test_lpips_comes_with_the_convolutions_of_alexnet(server: Server, folder: Path) -> None:
+    server.serve("lpips", lpips_files({**ALEXNET, "classifier.1.weight": torch.ones(9)}))
+    convolutions, linear = map(load_file, fetch("lpips", folder))
+    assert convolutions.keys() == ALEXNET.keys()
+    assert all(torch.equal(convolutions[name], ALEXNET[name]) for name in ALEXNET)
+    assert len(linear) == 17
+    assert linear["squeeze.lin6.model.1.weight"].shape == (1, 4, 1, 1)
 
 
 class Trap:
@@ -182,17 +181,17 @@ class Trap:
 
 
 def test_checkpoints_cannot_run_code(server: Server, folder: Path) -> None:
-    server.serve("alexnet", {"alexnet-owt-7be5be79.pth": checkpoint({"features.0.weight": Trap()})})  # type: ignore[dict-item]
+    server.serve("lpips", lpips_files({"features.0.weight": Trap()}))  # type: ignore[dict-item]
     with pytest.raises(FetchFailed, match="expected a checkpoint of plain tensors"):
-        fetch("alexnet", folder)
+        fetch("lpips", folder)
 
 
 def test_checkpoints_must_have_the_tensors(server: Server, folder: Path) -> None:
-    server.serve("alexnet", {"alexnet-owt-7be5be79.pth": checkpoint({"other": torch.ones(1)})})
+    server.serve("lpips", lpips_files({"other": torch.ones(1)}))
     with pytest.raises(
         FetchFailed, match=r"expected the tensor 'features\.0\.weight' in the checkpoint, got \['other'\]"
     ):
-        fetch("alexnet", folder)
+        fetch("lpips", folder)
 
 
 def test_wrong_checksum_leaves_nothing(server: Server, folder: Path) -> None:
@@ -257,7 +256,7 @@ def test_some_must_be_placed_by_hand(name: str, folder: Path) -> None:
 
 
 def test_unknown_names_list_the_choices(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected one of \['adult', 'alexnet', .* to fetch, got 'imagenette'"):
+    with pytest.raises(ValueError, match=r"expected one of \['adult', 'cifar10', .* to fetch, got 'imagenette'"):
         fetch("imagenette", folder)
 
 

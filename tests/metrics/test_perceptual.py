@@ -10,11 +10,19 @@ import torch
 import torch.nn.functional as F
 import torchmetrics
 from numpy.typing import NDArray
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from skimage import data
 from torch import Tensor
 
-from seepage.metrics.perceptual import ALEXNET_FILE, LINEAR_FILE, LpipsWeights, WeightsMissing, load_lpips, lpips
+from seepage.metrics.perceptual import (
+    ALEXNET_FILE,
+    LINEAR_FILE,
+    LpipsWeights,
+    WeightsBroken,
+    WeightsMissing,
+    load_lpips,
+    lpips,
+)
 
 
 def photo(image: NDArray[np.uint8], top: int, left: int, side: int = 128) -> Tensor:
@@ -134,11 +142,24 @@ def test_one_missing_file_is_named_as_missing(tmp_path: Path, lpips_folder: Path
         load_lpips(tmp_path)
 
 
-def test_altered_weights_are_refused(tmp_path: Path) -> None:
+def test_altered_weights_are_refused(tmp_path: Path, lpips_folder: Path) -> None:
+    shutil.copyfile(lpips_folder / LINEAR_FILE, tmp_path / LINEAR_FILE)
+    save_file({"features.0.weight": torch.zeros(1)}, tmp_path / ALEXNET_FILE)
+    with pytest.raises(WeightsBroken, match=r"SHA-256 dad556.* in .*, got [0-9a-f]{64}; .*seepage fetch lpips"):
+        load_lpips(tmp_path)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     for name in (ALEXNET_FILE, LINEAR_FILE):
         (tmp_path / name).write_bytes(b"not the weights")
-    with pytest.raises(ValueError, match=r"with SHA-256 64f853.*, got [0-9a-f]{64}; .*seepage fetch lpips"):
+    with pytest.raises(WeightsBroken, match=r"to be safetensors, got: .*seepage fetch lpips"):
         load_lpips(tmp_path)
+
+
+def test_the_layout_of_the_file_does_not_matter(tmp_path: Path, lpips_folder: Path) -> None:
+    for name in (ALEXNET_FILE, LINEAR_FILE):
+        save_file(load_file(lpips_folder / name), tmp_path / name, metadata={"made": "anew"})
+    assert len(load_lpips(tmp_path).linears) == 5
 
 
 def test_wrong_shapes_are_named() -> None:

@@ -20,24 +20,24 @@ from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures, Table
 from seepage.audit.values import SpecError, digest, plain
 from seepage.capture import Capture, CaptureError, Secret, examine, moved
-from seepage.data import DataBroken, DataMissing
+from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
 from seepage.engine.lanes import out_of_memory
 from seepage.engine.minimise import Status
 from seepage.finding import Finding
-from seepage.metrics.perceptual import LpipsWeights, WeightsMissing, load_lpips
+from seepage.metrics.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
 from seepage.metrics.score import Scored, score
 from seepage.pieces.labels import LabelsHidden
 from seepage.task import ModuleError
 from seepage.threat import Fact, NotKnown, observe
 
-__all__ = ["Listener", "defence_name", "perform", "run", "version"]
+__all__ = ["WRONG", "Listener", "defence_name", "perform", "run", "version"]
 
 Row = dict[str, Any]
 Listener = Callable[[int, int, Trial, str], None]
 
 # The specification or its files are wrong: there is nothing to measure before that is mended.
-WRONG = (SpecError, ModuleError, DataMissing, DataBroken)
+WRONG = (SpecError, ModuleError, DataMissing, DataBroken, WeightsBroken)
 
 
 def version() -> str:
@@ -66,7 +66,7 @@ def run(
         data: the folder of data sets.
         limit: watch at most that many clients in each case.
         listener: called before and after each trial with (number, how many, trial, "start" | "skip" | outcome), and
-            before all work with "concern: …" for every layer that is not plainly fine.
+            before all work with "note: …" for every layer that is not plainly fine and every metric left out.
 
     Raises:
         SpecError: when the experiment itself cannot be carried out; nothing is lost.
@@ -78,6 +78,9 @@ def run(
         raise SpecError(f"{experiment.name}: expected at least one [[attack]], or accuracy = true, got neither")
     _write_index(experiment, trials, folder)
     finished = {t.digest for t in trials if t.digest in table.finished() and not _worth_another_try(table, t)}
+    weights, without = _lpips(data)
+    if without and listener is not None:
+        listener(0, len(trials), trials[0], f"note: LPIPS is left out: {without}")
     _check_modules([trial for trial in trials if trial.digest not in finished], len(trials), device, data, listener)
     for number, trial in enumerate(trials):
         if trial.digest in finished:
@@ -87,7 +90,7 @@ def run(
         if listener is not None:
             listener(number, len(trials), trial, "start")
         began = time.perf_counter()
-        rows, pictures = _attempt(experiment, trial, folder, device, data)
+        rows, pictures = _attempt(experiment, trial, folder, device, data, weights)
         note = {"seconds": round(time.perf_counter() - began, 3), "device": _device_name(device), "trial": plain(trial)}
         table.write(trial.digest, rows, pictures, note)
         if listener is not None:
@@ -109,7 +112,7 @@ def _check_modules(
             continue  # a bug in the user's own code: the trial meets it again and says so in its row
         for concern in concerns:
             if listener is not None:
-                listener(0, count, trial, f"concern: {concern}")
+                listener(0, count, trial, f"note: {trial.model.name}: {concern}")
 
 
 def _write_index(experiment: Experiment, trials: Sequence[Trial], folder: Path) -> None:
@@ -133,12 +136,17 @@ def _worth_another_try(table: Table, trial: Trial) -> bool:
 
 
 def _attempt(
-    experiment: Experiment, trial: Trial, folder: Path, device: torch.device, data: str | Path | None
+    experiment: Experiment,
+    trial: Trial,
+    folder: Path,
+    device: torch.device,
+    data: str | Path | None,
+    weights: LpipsWeights | None,
 ) -> tuple[list[Row], Pictures | None]:
     """A failed trial is a row with an outcome, never a gap."""
     common = _common(experiment, trial, device)
     try:
-        return perform(trial, folder, device, data, common)
+        return perform(trial, folder, device, data, common, weights)
     except WRONG:
         raise
     except (NotKnown, LabelsHidden) as error:
@@ -152,7 +160,12 @@ def _attempt(
 
 
 def perform(
-    trial: Trial, folder: Path, device: torch.device, data: str | Path | None, common: Row
+    trial: Trial,
+    folder: Path,
+    device: torch.device,
+    data: str | Path | None,
+    common: Row,
+    weights: LpipsWeights | None = None,
 ) -> tuple[list[Row], Pictures | None]:
     """One trial: play, observe, attack, score.
 
@@ -162,6 +175,7 @@ def perform(
         device: where to compute.
         data: the folder of data sets.
         common: the columns that all rows of the trial share.
+        weights: of the perceptual metric; without them it is left out.
     """
     scene = set_scene(trial, device, data)
     if trial.attack is None:
@@ -171,7 +185,6 @@ def perform(
     _refuse_unsound(pairs, scene)
     rows: list[Row] = []
     seen: list[Pictures] = []
-    weights = _lpips(data)
     # Clients of different size do not stack: each size is a view of its own.
     for _, same in groupby(sorted(pairs, key=lambda pair: len(pair[1].examples)), lambda pair: len(pair[1].examples)):
         group = list(same)
@@ -271,14 +284,12 @@ def _joined(parts: Iterable[Pictures]) -> Pictures:
     )
 
 
-def _lpips(data: str | Path | None) -> LpipsWeights | None:
-    """The perceptual metric needs weights that do not ship with the package; without them it is left out."""
-    from seepage.data import data_folder
-
+def _lpips(data: str | Path | None) -> tuple[LpipsWeights | None, str]:
+    """The weights of the perceptual metric, which do not ship with the package, or why there are none."""
     try:
-        return load_lpips(data_folder(data))
-    except WeightsMissing:
-        return None
+        return load_lpips(data_folder(data)), ""
+    except WeightsMissing as error:
+        return None, str(error)
 
 
 def _common(experiment: Experiment, trial: Trial, device: torch.device) -> Row:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Unreadable", "adult", "alexnet", "cifar10", "cifar100", "fashion_mnist", "lpips", "mnist", "read_idx"]
+__all__ = ["Unreadable", "adult", "cifar10", "cifar100", "fashion_mnist", "lpips", "mnist", "read_idx"]
 
 Files = Mapping[str, Path]
 FIRST = 5000
@@ -98,15 +98,11 @@ def adult(files: Files, out: Path) -> None:
         (out / f"{name}.gz").write_bytes(gzip.compress(files[name].read_bytes(), mtime=0))
 
 
-def alexnet(files: Files, out: Path) -> None:
-    """The convolutions of torchvision's AlexNet; the classifier, nine tenths of the file, is left out."""
+def lpips(files: Files, out: Path) -> None:
+    """The weights of LPIPS v0.1: the convolutions of torchvision's AlexNet, and its own linear layers."""
     state = _read_weights(files["alexnet-owt-7be5be79.pth"])
     wanted = [f"features.{layer}.{part}" for layer in (0, 3, 6, 8, 10) for part in ("weight", "bias")]
     _save_weights(out / "alexnet_features_imagenet.safetensors", {name: _entry(state, name) for name in wanted})
-
-
-def lpips(files: Files, out: Path) -> None:
-    """The linear layers of LPIPS v0.1 for its three networks."""
     layers = {"alex": 5, "vgg": 5, "squeeze": 7}
     weights = {}
     for net, count in layers.items():

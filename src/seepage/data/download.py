@@ -32,7 +32,7 @@ def fetch(name: str, folder: str | Path | None = None, progress: Progress | None
     checked and converted.
 
     Args:
-        name: a data set, or `"alexnet"` or `"lpips"`.
+        name: a data set, or `"lpips"` for the weights of the perceptual metric.
         folder: see `seepage.data.data_folder`.
         progress: called with the address, the bytes so far, and the bytes in all where the server says so.
 

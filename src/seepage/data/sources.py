@@ -104,18 +104,17 @@ SOURCES: dict[str, Source] = {
         ("adult.data.gz", "adult.test.gz"),
         convert.adult,
     ),
-    "alexnet": Source(
-        # torchvision puts the beginning of the SHA-256 into the name.
-        _parts(("https://download.pytorch.org/models/",), {"alexnet-owt-7be5be79.pth": "sha256:7be5be79"}),
-        ("alexnet_features_imagenet.safetensors",),
-        convert.alexnet,
-    ),
     "lpips": Source(
-        _parts(
-            ("https://raw.githubusercontent.com/richzhang/PerceptualSimilarity/master/lpips/weights/v0.1/",),
-            {"alex.pth": None, "vgg.pth": None, "squeeze.pth": None},
+        (
+            # torchvision puts the beginning of the SHA-256 into the name.
+            *_parts(("https://download.pytorch.org/models/",), {"alexnet-owt-7be5be79.pth": "sha256:7be5be79"}),
+            # These have no published checksum; what is made of them is checked when it is read.
+            *_parts(
+                ("https://raw.githubusercontent.com/richzhang/PerceptualSimilarity/master/lpips/weights/v0.1/",),
+                {"alex.pth": None, "vgg.pth": None, "squeeze.pth": None},
+            ),
         ),
-        ("lpips_linear_v0.1.safetensors",),
+        ("alexnet_features_imagenet.safetensors", "lpips_linear_v0.1.safetensors"),
         convert.lpips,
     ),
 }

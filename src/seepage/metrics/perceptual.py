@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from seepage.metrics.pixels import clip
@@ -24,6 +25,7 @@ __all__ = [
     "SHA256",
     "SMALLEST_SIDE",
     "LpipsWeights",
+    "WeightsBroken",
     "WeightsMissing",
     "load_lpips",
     "lpips",
@@ -33,10 +35,10 @@ ALEXNET_FILE = "alexnet_features_imagenet.safetensors"
 LINEAR_FILE = "lpips_linear_v0.1.safetensors"
 
 SHA256 = {
-    ALEXNET_FILE: "64f853b57aeaef04586ccb46078909648db9c9fb645e08571d6131c88c09d31e",
-    LINEAR_FILE: "913009fe684277b197be0792a87b6444faeb9dd1fe7abca684084c37fbf1a2a7",
+    ALEXNET_FILE: "dad556f11d2a50ed4dc90e8eebf7ef8d3494e51dc5dda06d7972984533778242",
+    LINEAR_FILE: "a2f7db3f2f0110ede5e1352b9be299e5d08e098214baa5dfae38e5e71f624c4e",
 }
-"""The contents that the numbers of this module were checked with."""
+"""Of the weights themselves, names, types and shapes included, whatever the layout of the file that holds them."""
 
 SMALLEST_SIDE = 64
 """Images with a shorter side are enlarged to it: AlexNet shrinks its input sixteenfold before its last three maps."""
@@ -53,6 +55,13 @@ SHIFT = (-0.030, -0.088, -0.188)
 SCALE = (0.458, 0.448, 0.450)
 
 TINY = 1e-10
+
+
+_AGAIN = "the file is damaged or of another version: delete it and run `seepage fetch lpips`"
+
+
+class WeightsBroken(ValueError):
+    """The weights of LPIPS are not those that the metric was defined with."""
 
 
 class WeightsMissing(FileNotFoundError):
@@ -100,15 +109,19 @@ class LpipsWeights:
 
 
 def _checked(path: Path) -> dict[str, Tensor]:
-    content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != SHA256[path.name]:
-        raise ValueError(
-            f"expected {path} with SHA-256 {SHA256[path.name]}, got {found}; "
-            "the file is damaged or another version: delete it and run `seepage fetch lpips`"
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise WeightsBroken(f"expected {path} to be safetensors, got: {error}; {_AGAIN}") from error
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        weights = tensors[name].contiguous()
+        found.update(f"{name} {weights.dtype} {tuple(weights.shape)}\n".encode())
+        found.update(weights.numpy().tobytes())
+    if found.hexdigest() != SHA256[path.name]:
+        raise WeightsBroken(
+            f"expected weights with SHA-256 {SHA256[path.name]} in {path}, got {found.hexdigest()}; {_AGAIN}"
         )
-    # From the bytes that were checked, so that the file cannot change in between.
-    tensors: dict[str, Tensor] = load(content)
     return tensors
 
 
