@@ -25,7 +25,6 @@ from torch import Tensor
 
 from seepage.engine.minimise import minimise
 from seepage.engine.optimisers import adam
-from seepage.engine.unrolled import unrolled_update
 from seepage.local import local_update
 from seepage.models import build
 from seepage.pieces.distances import squared
@@ -33,6 +32,7 @@ from seepage.recipe import SGD, Recipe
 from seepage.spec import DataSpec
 from seepage.streams import Stream
 from seepage.task import Params, Task
+from seepage.unrolled import unrolled_update
 
 IMAGES, BATCH = 50, 5
 PROGRAMS = ("double backward", "sweep", "sweep, graph", "sweep, graph, every 10th")

@@ -29,11 +29,11 @@ from common.nets import (
 )
 from seepage.engine.lanes import over_lanes
 from seepage.engine.layers import Consequence
-from seepage.engine.unrolled import unrolled_update
 from seepage.local import local_update
 from seepage.recipe import SGD, Recipe
 from seepage.spec import DataSpec, Examples
 from seepage.task import ModuleError, Task
+from seepage.unrolled import unrolled_update
 
 SEQUENCE = (3, 4)
 

@@ -21,15 +21,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
-from seepage.engine.layers import (
-    Concern,
-    Consequence,
-    fresh_statistics,
-    known_concerns,
-    plain_attention,
-    pure_dropout_rng,
-    purify,
-)
+from seepage.engine.layers import Concern, Consequence, known_concerns
+from seepage.engine.twins import fresh_statistics, plain_attention, pure_dropout_rng, purify
 from seepage.spec import DataSpec
 
 __all__ = ["ModuleError", "Params", "Task"]

@@ -9,15 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from common.nets import cnn, made_of, numbers, seeded
-from seepage.engine.layers import (
-    Consequence,
-    PureBatchNorm,
-    PureDropout,
-    fresh_statistics,
-    known_concerns,
-    pure_dropout_rng,
-    purify,
-)
+from seepage.engine.layers import Consequence, known_concerns
+from seepage.engine.twins import PureBatchNorm, PureDropout, fresh_statistics, pure_dropout_rng, purify
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ from common.nets import (
     seeded,
 )
 from seepage.engine.sweep import flatten, unflatten
-from seepage.engine.unrolled import unrolled_update
 from seepage.local import local_update
 from seepage.recipe import SGD, Adam, Recipe
 from seepage.spec import DataSpec
 from seepage.task import Params, Task
+from seepage.unrolled import unrolled_update
 
 OPTIMISERS = [
     SGD(0.1),

@@ -51,7 +51,7 @@ def test_torch_default_has_the_bounds_of_torch() -> None:
 
 def test_resnets_draw_convolutions_by_fan_out() -> None:
     params = weights(build("resnet20-4", CIFAR, ROOT))
-    weight = params["stages.2.2.conv2.weight"]  # 256 → 256
+    weight = params["stages.2.2.branch.3.weight"]  # 256 → 256
     assert weight.std() == pytest.approx(math.sqrt(2 / (256 * 9)), rel=0.02)
     assert params["linear.weight"].abs().max() <= 1 / 16
 

@@ -48,56 +48,47 @@ class _Layers:
         return choose("norm", self.norm, NORMS)(width)
 
 
-class _Residual(nn.Module):
-    """What both kinds of block share: the way around, and the sum."""
+class _Block(nn.Module):
+    """A branch of convolutions, the way around it, and their sum."""
 
-    def __init__(self, make: _Layers, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, make: _Layers, branch: nn.Sequential, inside: int, outside: int, stride: int) -> None:
         super().__init__()
+        self.branch = branch
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
             self.shortcut = nn.Sequential(make.conv(inside, outside, 1, stride), make.normalise(outside))
         self.relu = nn.ReLU()
-
-    def branch(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.relu(self.branch(x) + self.shortcut(x))
         return out
 
 
-class _Basic(_Residual):
-    """Two 3 × 3 convolutions."""
-
-    expansion = 1
-
-    def __init__(self, make: _Layers, inside: int, width: int, stride: int) -> None:
-        super().__init__(make, inside, width, stride)
-        self.conv1, self.norm1 = make.conv(inside, width, 3, stride), make.normalise(width)
-        self.conv2, self.norm2 = make.conv(width, width, 3), make.normalise(width)
-
-    def branch(self, x: Tensor) -> Tensor:
-        x = self.relu(self.norm1(self.conv1(x)))
-        out: Tensor = self.norm2(self.conv2(x))
-        return out
+def _basic(make: _Layers, inside: int, width: int, stride: int) -> tuple[_Block, int]:
+    """Two 3 × 3 convolutions; the block, and how many channels leave it."""
+    branch = nn.Sequential(
+        make.conv(inside, width, 3, stride),
+        make.normalise(width),
+        nn.ReLU(),
+        make.conv(width, width, 3),
+        make.normalise(width),
+    )
+    return _Block(make, branch, inside, width, stride), width
 
 
-class _Bottleneck(_Residual):
+def _bottleneck(make: _Layers, inside: int, width: int, stride: int) -> tuple[_Block, int]:
     """1 × 1 down, 3 × 3 (with the stride, as torchvision has it), 1 × 1 up to four times the width."""
-
-    expansion = 4
-
-    def __init__(self, make: _Layers, inside: int, width: int, stride: int) -> None:
-        super().__init__(make, inside, 4 * width, stride)
-        self.conv1, self.norm1 = make.conv(inside, width, 1), make.normalise(width)
-        self.conv2, self.norm2 = make.conv(width, width, 3, stride), make.normalise(width)
-        self.conv3, self.norm3 = make.conv(width, 4 * width, 1), make.normalise(4 * width)
-
-    def branch(self, x: Tensor) -> Tensor:
-        x = self.relu(self.norm1(self.conv1(x)))
-        x = self.relu(self.norm2(self.conv2(x)))
-        out: Tensor = self.norm3(self.conv3(x))
-        return out
+    branch = nn.Sequential(
+        make.conv(inside, width, 1),
+        make.normalise(width),
+        nn.ReLU(),
+        make.conv(width, width, 3, stride),
+        make.normalise(width),
+        nn.ReLU(),
+        make.conv(width, 4 * width, 1),
+        make.normalise(4 * width),
+    )
+    return _Block(make, branch, inside, 4 * width, stride), 4 * width
 
 
 class ResNet(nn.Module):
@@ -117,7 +108,7 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        block: type[_Basic] | type[_Bottleneck],
+        block: Callable[[_Layers, int, int, int], tuple[_Block, int]],
         depths: tuple[int, ...],
         spec: DataSpec,
         *,
@@ -139,11 +130,10 @@ class ResNet(nn.Module):
         self.stem_pool = nn.MaxPool2d(3, 2, 1) if stem == "large" and stem_pool else nn.Identity()
         stages, inside = [], width
         for stage, depth in enumerate(depths):
-            outside = width * 2**stage
             blocks = []
             for i in range(depth):
-                blocks.append(block(make, inside, outside, 2 if i == 0 and stage > 0 else 1))
-                inside = block.expansion * outside
+                made, inside = block(make, inside, width * 2**stage, 2 if i == 0 and stage > 0 else 1)
+                blocks.append(made)
             stages.append(nn.Sequential(*blocks))
         self.stages = nn.Sequential(*stages)
         self.pool = nn.AdaptiveAvgPool2d(pool)
@@ -158,9 +148,9 @@ class ResNet(nn.Module):
 
 # "20-4" is 20 layers, 4 times as wide as the 16 channels of the original networks for CIFAR.
 RESNETS: dict[str, Callable[..., nn.Module]] = {
-    "resnet20-4": partial(ResNet, _Basic, (3, 3, 3), width=64),
-    "resnet32-10": partial(ResNet, _Basic, (5, 5, 5), width=160),
-    "resnet18": partial(ResNet, _Basic, (2, 2, 2, 2)),
-    "resnet34": partial(ResNet, _Basic, (3, 4, 6, 3)),
-    "resnet50": partial(ResNet, _Bottleneck, (3, 4, 6, 3)),
+    "resnet20-4": partial(ResNet, _basic, (3, 3, 3), width=64),
+    "resnet32-10": partial(ResNet, _basic, (5, 5, 5), width=160),
+    "resnet18": partial(ResNet, _basic, (2, 2, 2, 2)),
+    "resnet34": partial(ResNet, _basic, (3, 4, 6, 3)),
+    "resnet50": partial(ResNet, _bottleneck, (3, 4, 6, 3)),
 }
