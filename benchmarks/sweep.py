@@ -35,7 +35,10 @@ from seepage.task import Params, Task
 from seepage.unrolled import unrolled_update
 
 IMAGES, BATCH = 50, 5
-PROGRAMS = ("double backward", "sweep", "sweep, graph", "sweep, graph, every 10th")
+PROGRAMS = {
+    "cpu": ("double backward", "sweep", "sweep, every 10th"),
+    "cuda": ("double backward", "sweep", "sweep, graph", "sweep, graph, every 10th"),
+}
 
 
 def cell(program: str, steps: int, clients: int, device: str) -> dict[str, float]:
@@ -63,7 +66,7 @@ def cell(program: str, steps: int, clients: int, device: str) -> dict[str, float
 
     # A call of `progress` waits for the device, so the time between two calls is that of one iteration.
     stamps: list[float] = []
-    captured = "graph" in program and device == "cuda"
+    captured = "graph" in program
     minimise(
         objective,
         x,
@@ -91,7 +94,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--steps", type=int, nargs="+", default=[10, 50, 100, 500], help="local steps U")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--programs", nargs="+", default=None, choices=PROGRAMS)
+    parser.add_argument("--programs", nargs="+", default=None, choices=sorted({*PROGRAMS["cpu"], *PROGRAMS["cuda"]}))
     parser.add_argument("--limit", type=float, default=120.0, help="most seconds for one cell")
     parser.add_argument("--out", help="also write the cells as JSON here")
     parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
@@ -100,9 +103,7 @@ def main() -> None:
         program, steps, clients = arguments.cell
         print(json.dumps(cell(program, int(steps), int(clients), arguments.device)))
         return
-    programs = arguments.programs or PROGRAMS
-    if arguments.device == "cpu":
-        programs = [p for p in programs if p != "sweep, graph"]  # a CPU has no graphs; the last keeps its memory
+    programs = arguments.programs or PROGRAMS[arguments.device]
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor() or "cpu"
     print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32")
     print(f"{'U':>4} {'clients':>7}  {'program':20} {'ms/client-iteration':>20} {'peak GB':>8}  ratio")

@@ -48,8 +48,13 @@ def over_lanes(
         >>> over_lanes(lambda x, y: {"dot": x @ y}, batched=False, in_dims=(0, None))(rows, torch.ones(3))
         {'dot': tensor([ 3., 12.])}
     """
-    if batched:
-        return torch.vmap(function, in_dims=in_dims, randomness=randomness)
+
+    def together(*arguments: Tree) -> Tree:
+        leaves, axes, _ = _leaves_and_axes(arguments, in_dims)
+        # A mapped convolution is a grouped one, which costs a CPU time and brings a lane that is alone nothing.
+        if _lane_count(leaves, axes) == 1 and not any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
+            return looped(*arguments)
+        return torch.vmap(function, in_dims=in_dims, randomness=randomness)(*arguments)
 
     def looped(*arguments: Tree) -> Tree:
         leaves, axes, spec = _leaves_and_axes(arguments, in_dims)
@@ -69,7 +74,7 @@ def over_lanes(
                 )
         return pytree.tree_map(lambda *parts: torch.stack(parts), outputs[0], *outputs[1:])
 
-    return looped
+    return together if batched else looped
 
 
 def out_of_memory(error: BaseException | None) -> bool:
