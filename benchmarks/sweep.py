@@ -74,6 +74,7 @@ def cell(program: str, steps: int, clients: int, device: str) -> dict[str, float
         optimiser=adam(0.1),
         steps=10 if captured else 3,
         batched=program != "double backward",
+        chunk=lanes,
         graph="always" if captured else "never",
         progress=lambda *_: stamps.append(time.perf_counter()),
         progress_every=1,
