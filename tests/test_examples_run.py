@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from seepage.audit.experiment import parse, read_experiment
 from seepage.audit.gate import read_policy
@@ -51,3 +52,15 @@ def test_every_block_of_toml_in_the_documentation_can_be_read(block: str, tmp_pa
         pytest.skip("a piece of pyproject.toml")
     else:
         parse(table, "block.toml")
+
+
+def test_the_ten_lines_of_the_readme_run() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    printed: list[object] = []
+    names = {
+        "MyModule": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)),
+        "print": printed.append,
+    }
+    exec(code.replace("steps=300", "steps=3"), names)
+    assert "psnr" in str(printed)

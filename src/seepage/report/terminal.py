@@ -34,13 +34,14 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     # What is the same in every line is said once above the table.
     names = {"Case": "case", "Attack": "attack", "Attacker": "threat"}
     varying = {title: name for title, name in names.items() if len({getattr(line, name) for line in lines}) > 1}
-    same = [f"{title.lower()} {getattr(lines[0], name)}" for title, name in names.items() if title not in varying]
+    same = [str(getattr(lines[0], name)) for title, name in names.items() if title not in ("Case", *varying)]
     console.print(f"\n[bold]{escape(headline(rows, threshold).sentence)}[/bold]")
-    grid = Grid(header_style="bold", title=escape("; ".join(same)), title_justify="left", title_style="dim")
+    grid = Grid(header_style="bold", title=escape(" as ".join(same)), title_justify="left", title_style="dim")
     for title in (*varying, "Defence"):
         grid.add_column(title, overflow="fold")
+    measured = not any(line.failures for line in lines)  # the reason of a failure is a sentence, and wraps
     for title in ("Error" if tabular else "Likeness, dB", "No leak", "Came back", "Labels", "Accuracy"):
-        grid.add_column(title, justify="right", no_wrap=title not in ("Error", "Likeness, dB"))
+        grid.add_column(title, justify="right", no_wrap=measured)
     for line in lines:
         defence = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
         cells = [getattr(line, name) for name in varying.values()]
