@@ -41,7 +41,7 @@ PROGRAMS = {
 }
 
 
-def cell(program: str, steps: int, clients: int, device: str) -> dict[str, float]:
+def cell(program: str, steps: int, clients: int, device: str, iterations: int) -> dict[str, float]:
     """Milliseconds per client-iteration, and peak memory, of one program at one size."""
     spec = DataSpec((1, 28, 28), classes=62, mean=(0.9642384,), std=(0.1576784,))
     rng = Stream.from_seed(0)
@@ -72,14 +72,14 @@ def cell(program: str, steps: int, clients: int, device: str) -> dict[str, float
         x,
         (y, params, update),
         optimiser=adam(0.1),
-        steps=10 if captured else 3,
+        steps=10 if captured else iterations,
         batched=program != "double backward",
         chunk=lanes,
         graph="always" if captured else "never",
         progress=lambda *_: stamps.append(time.perf_counter()),
         progress_every=1,
     )
-    durations = [late - early for early, late in pairwise(stamps)][-5 if captured else -2 :]
+    durations = [late - early for early, late in pairwise(stamps)][-5 if captured else 1 - iterations :]
     return {"ms": 1e3 * statistics.median(durations) / lanes, "gb": _memory(device) - floor}
 
 
@@ -96,13 +96,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[10, 50, 100, 500], help="local steps U")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--programs", nargs="+", default=None, choices=sorted({*PROGRAMS["cpu"], *PROGRAMS["cuda"]}))
+    parser.add_argument("--iterations", type=int, default=3, help="of programs without a graph; the first is not timed")
     parser.add_argument("--limit", type=float, default=120.0, help="most seconds for one cell")
     parser.add_argument("--out", help="also write the cells as JSON here")
     parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
         program, steps, clients = arguments.cell
-        print(json.dumps(cell(program, int(steps), int(clients), arguments.device)))
+        print(json.dumps(cell(program, int(steps), int(clients), arguments.device, arguments.iterations)))
         return
     programs = arguments.programs or PROGRAMS[arguments.device]
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor() or "cpu"
@@ -117,7 +118,7 @@ def main() -> None:
                     continue  # the same number: clients one after another
                 if "every" in program and clients < max(arguments.clients):
                     continue  # memory matters where there are many clients
-                result = _in_own_process(program, steps, clients, arguments.device, arguments.limit)
+                result = _in_own_process(program, steps, clients, arguments)
                 cells.append({"steps": steps, "clients": clients, "program": program, **result})
                 if "error" in result:
                     print(f"{steps:4} {clients:7}  {program:20} {result['error']}", flush=True)
@@ -134,8 +135,10 @@ def main() -> None:
             json.dump({"device": name, "torch": torch.__version__, "cells": cells}, file, indent=1)
 
 
-def _in_own_process(program: str, steps: int, clients: int, device: str, limit: float) -> dict[str, float | str]:
-    command = [sys.executable, __file__, "--device", device, "--cell", program, str(steps), str(clients)]
+def _in_own_process(program: str, steps: int, clients: int, arguments: argparse.Namespace) -> dict[str, float | str]:
+    options = ["--device", arguments.device, "--iterations", str(arguments.iterations)]
+    command = [sys.executable, __file__, *options, "--cell", program, str(steps), str(clients)]
+    limit = arguments.limit
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:

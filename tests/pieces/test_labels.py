@@ -16,10 +16,11 @@ from common.federation import view_of
 from common.nets import image_task, images, numbers, seeded
 from seepage.pieces.labels import LabelsHidden, idlg, label_counts, recover_labels, round_counts
 from seepage.recipe import SGD, Adam, Recipe
+from seepage.rounds import Federation, play
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
 from seepage.task import Task
-from seepage.threat import THREATS, Fact, NotKnown, ThreatModel
+from seepage.threat import THREATS, Fact, NotKnown, Setting, ThreatModel, observe
 
 CLASSES = 10
 RNG = Stream.from_seed(0)
@@ -199,3 +200,17 @@ def test_counting_is_repeated_by_its_stream_and_leaves_the_global_generator_alon
     state = torch.get_rng_state()
     assert label_counts(view, 0, RNG).equal(label_counts(view, 0, Stream.from_seed(0)))
     assert state.equal(torch.get_rng_state())
+
+
+def test_targets_of_a_regression_are_hidden_unless_granted() -> None:
+    task = Task(nn.Linear(3, 1), DataSpec((3,)))
+    recipe = Recipe(SGD(0.1))
+    examples = Examples(torch.eye(3), torch.ones(3, 1))
+    seen = next(play(task, [examples], recipe, Federation(), Stream.from_seed(0)))
+    pairs = list(zip(seen.captures, seen.secrets, strict=True))
+    hidden, granted = (
+        observe(pairs, Setting(task, recipe), THREATS[name]) for name in ("honest-server", "label-aware-server")
+    )
+    with pytest.raises(LabelsHidden, match="got regression targets; attack under a threat model that grants labels"):
+        recover_labels(hidden, Stream.from_seed(1))
+    assert recover_labels(granted, Stream.from_seed(1)).shape == (1, 3, 1)

@@ -105,11 +105,16 @@ def recover_labels(view: View, rng: Stream) -> Tensor:
     """Labels of every client: those granted, else iDLG for one example, else counted, (clients, count)."""
     if view.knows(Fact.LABELS):
         return view.labels
+    if view.task.spec.classes is None:
+        raise LabelsHidden(
+            "expected classes, which leave their mark on the last layer, got regression targets; "
+            "attack under a threat model that grants labels"
+        )
     if view.count == 1:
         return torch.stack(
             [idlg(view.task, {name: u[i] for name, u in view.update.items()}) for i in range(len(view.clients))]
         )
-    classes = torch.arange(view.task.spec.classes or 0)
+    classes = torch.arange(view.task.spec.classes)
     device = next(iter(view.update.values())).device
     return torch.stack(
         [

@@ -30,7 +30,8 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     if not lines:
         return
     console = Console(highlight=False)
-    tabular = any("mae" in line.metrics for line in lines)
+    tables, images = (any(name in line.metrics for line in lines) for name in ("mae", "psnr"))
+    score = "Likeness, dB" if not tables else "dB, or error" if images else "Error"
     # What is the same in every line is said once above the table.
     names = {"Case": "case", "Attack": "attack", "Attacker": "threat"}
     varying = {title: name for title, name in names.items() if len({getattr(line, name) for line in lines}) > 1}
@@ -40,14 +41,14 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     for title in (*varying, "Defence"):
         grid.add_column(title, overflow="fold")
     measured = not any(line.failures for line in lines)  # the reason of a failure is a sentence, and wraps
-    for title in ("Error" if tabular else "Likeness, dB", "No leak", "Came back", "Labels", "Accuracy"):
+    for title in (score, "No leak", "Came back", "Labels", "Accuracy"):
         grid.add_column(title, justify="right", no_wrap=measured)
     for line in lines:
         defence = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
         cells = [getattr(line, name) for name in varying.values()]
-        grid.add_row(*(escape(cell) for cell in [*cells, defence]), *_measured(line, tabular))
+        grid.add_row(*(escape(cell) for cell in [*cells, defence]), *_measured(line))
     console.print(grid)
-    if not tabular:
+    if images:
         console.print(
             "Likeness: PSNR to the true image, mean [95 % interval]; "
             f"above {threshold:g} dB it counts as having come back. "
@@ -56,7 +57,8 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
         )
 
 
-def _measured(line: Line, tabular: bool) -> list[str]:
+def _measured(line: Line) -> list[str]:
+    tabular = "mae" in line.metrics
     accuracy = _share(line.accuracy)
     if line.failures:
         return [f"[yellow]{escape(line.failures[0])}[/yellow]", "", "", "", accuracy]
