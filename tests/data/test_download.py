@@ -274,6 +274,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         (gzip.compress(b"\x00\x00\x08\x03\x00"), "expected 3 lengths"),
         (gzip.compress(b"\x00\x00\x08\x01\x00\x00\x00\x05ab"), r"expected \(5,\) bytes in .*, got 2"),
     ],
+    ids=["no gzip", "other type", "no lengths", "too short"],  # a gzip file holds the time, and ids must not
 )
 def test_idx_files_are_checked(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "labels.gz"
@@ -299,6 +300,7 @@ def test_idx_files_are_checked(content: bytes, message: str, tmp_path: Path) -> 
             "expected a whole number of records of 3074 bytes, got 5 bytes",
         ),
     ],
+    ids=["no tarball", "no such member", "odd length"],
 )
 def test_tarballs_are_checked(content: bytes, message: str, server: Server, folder: Path) -> None:
     server.serve("cifar100", {"cifar-100-binary.tar.gz": content})
