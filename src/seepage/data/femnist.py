@@ -35,18 +35,7 @@ def load_femnist(folder: Path) -> Dataset:
         "femnist", folder, FILE, ("images", "labels", "writer", "split", "duplicate", "classes")
     )
     keep = ~duplicate & (np.bincount(writer)[writer] >= FEWEST)
-    train, test = keep & (split == 0), keep & (split == 1)
-    return Dataset(
-        "femnist",
-        SPEC,
-        image_examples(images[train], labels[train], SPEC),
-        image_examples(images[test], labels[test], SPEC),
-        _owner(writer[train]),
-        tuple(str(name) for name in classes),
-        LICENCE,
-        SOURCE,
-        _owner(writer[test]),
-    )
+    return _written("femnist", images, labels, writer, classes, keep & (split == 0), keep & (split == 1))
 
 
 def load_femnist_others(folder: Path) -> Dataset:
@@ -59,14 +48,25 @@ def load_femnist_others(folder: Path) -> Dataset:
     )
     people = np.unique(writer)
     later = np.isin(writer, people[round(0.9 * len(people)) :])
-    train, test = ~duplicate & ~later, ~duplicate & later
+    return _written("femnist-others", images, labels, writer, classes, ~duplicate & ~later, ~duplicate & later)
+
+
+def _written(
+    name: str,
+    images: NDArray[Any],
+    labels: NDArray[Any],
+    writer: NDArray[Any],
+    classes: NDArray[Any],
+    train: NDArray[np.bool_],
+    test: NDArray[np.bool_],
+) -> Dataset:
     return Dataset(
-        "femnist-others",
+        name,
         SPEC,
         image_examples(images[train], labels[train], SPEC),
         image_examples(images[test], labels[test], SPEC),
         _owner(writer[train]),
-        tuple(str(name) for name in classes),
+        tuple(str(each) for each in classes),
         LICENCE,
         SOURCE,
         _owner(writer[test]),
