@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Finding"]
+__all__ = ["Finding", "NotApplicable"]
+
+
+class NotApplicable(ValueError):
+    """The attack has nothing to say about this kind of module, data or update; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,9 +22,18 @@ class Finding:
         labels: their labels, (clients, n).
         objective: how well the answer explains what was seen, lower is better, (clients,).
         status: how the optimisation ended, codes of `engine.minimise.Status`, (clients,).
+        first_objective: the objective where the optimisation started, (clients,).
+        confidence: how sure the attack is of its labels, from 0 to 1, (clients,).
+        features: what entered the linear layer named `layer`, where inputs themselves are out of reach,
+            (clients, n, width).
+        layer: the path of that layer in the module.
     """
 
     inputs: Tensor | None = None
     labels: Tensor | None = None
     objective: Tensor | None = None
     status: Tensor | None = None
+    first_objective: Tensor | None = None
+    confidence: Tensor | None = None
+    features: Tensor | None = None
+    layer: str | None = None

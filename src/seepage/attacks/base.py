@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 from seepage.finding import Finding
 from seepage.streams import Stream
@@ -12,10 +13,18 @@ __all__ = ["Attack", "check_needs"]
 
 
 class Attack(Protocol):
-    """Knobs are frozen fields; the view and the randomness are arguments."""
+    """Knobs are frozen fields; the view and the randomness are arguments.
+
+    Attributes:
+        name: as in tables and on the command line.
+        needs: the facts without which it cannot begin.
+        presets: named sets of knobs, such as `as_paper` and `as_code` where a paper's text and its released code
+            differ; an experiment names one with `preset = "as_code"` and may change single knobs beside it.
+    """
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[Fact]]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
 
     def __call__(self, view: View, rng: Stream) -> Finding:
         """Attack all clients of the view."""

@@ -9,8 +9,9 @@ variation as prior. Where clients take several local steps, these are simulated 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -51,6 +52,7 @@ class InvertingGradients:
 
     name: ClassVar[str] = "inverting-gradients"
     needs: ClassVar[frozenset[Fact]] = frozenset({Fact.COUNT})
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     tv: float = 1e-6
     lr: float = 0.1
@@ -86,4 +88,4 @@ class InvertingGradients:
             batched=task.batched,
         )
         best = best_start(found)
-        return Finding(best.x, labels, best.value, best.status)
+        return Finding(best.x, labels, best.value, best.status, best.first_value)

@@ -337,7 +337,7 @@ def _case(shared: Mapping[str, Any], override: Mapping[str, Any], where: str) ->
         key: _section(kind, shared.get(key), override.get(key), inside(where, key)) for key, kind in SECTIONS.items()
     }
     lists = {key: _list(override.get(key, shared.get(key)), inside(where, key)) for key in LISTS}
-    attacks = tuple(_named(ATTACKS, attack, at) for attack, at in lists["attack"])
+    attacks = tuple(_attack(attack, at) for attack, at in lists["attack"])
     defences = tuple(_defence(defence, at) for defence, at in lists["defence"])
     threats = tuple(_threat(threat, at) for threat, at in lists["threat"])
     case = Case(
@@ -395,6 +395,18 @@ def _named(registry: Mapping[str, type[Any]], table: Mapping[str, Any] | str, wh
     if not isinstance(name, str) or name not in registry:
         raise SpecError(f"{where}: expected `name` to be one of {sorted(registry)}, got {name!r}")
     return build(registry[name], rest, where)
+
+
+def _attack(table: Any, where: str) -> Attack:
+    """One attack; the knobs beside `preset` are laid over those of the preset."""
+    if isinstance(table, Mapping) and "preset" in table:
+        kind, chosen = ATTACKS.get(str(table.get("name"))), table["preset"]
+        known = {} if kind is None else kind.presets
+        if kind is not None and chosen not in known:
+            raise SpecError(f"{where}.preset: expected one of {sorted(known)}, got {chosen!r}")
+        table = {**known.get(chosen, {}), **{key: value for key, value in table.items() if key != "preset"}}
+    attack: Attack = _named(ATTACKS, table, where)
+    return attack
 
 
 def _defence(table: Any, where: str) -> Defence:

@@ -24,10 +24,9 @@ from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
 from seepage.engine.lanes import out_of_memory
 from seepage.engine.minimise import Status
-from seepage.finding import Finding
+from seepage.finding import Finding, NotApplicable
 from seepage.metrics.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
 from seepage.metrics.score import Scored, score
-from seepage.pieces.labels import LabelsHidden
 from seepage.task import ModuleError
 from seepage.threat import Fact, NotKnown, observe
 
@@ -149,7 +148,7 @@ def _attempt(
         return perform(trial, folder, device, data, common, weights)
     except WRONG:
         raise
-    except (NotKnown, LabelsHidden) as error:
+    except (NotKnown, NotApplicable) as error:
         outcome = f"not applicable: {error}"
     except CaptureError as error:
         outcome = f"unsound capture: {error}"

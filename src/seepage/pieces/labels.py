@@ -9,15 +9,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seepage.recipe import SGD
+from seepage.finding import NotApplicable
+from seepage.pieces.gradients import gradients_in
 from seepage.streams import Stream
 from seepage.task import Params, Task
-from seepage.threat import Fact, NotKnown, View
+from seepage.threat import Fact, View
 
 __all__ = ["LabelsHidden", "idlg", "label_counts", "recover_labels", "round_counts"]
 
 
-class LabelsHidden(ValueError):
+class LabelsHidden(NotApplicable):
     """The labels cannot be recovered from this kind of update."""
 
 
@@ -80,25 +81,7 @@ def label_counts(view: View, client: int, rng: Stream, dummies: int = 1000) -> T
     x = rng.normal(dummies, *task.spec.shape, dtype=bias.dtype, device=bias.device)
     with torch.no_grad():
         p = task.forward(params, x, buffers=buffers, train=view.assumed_recipe.train)[0].softmax(-1).mean(0)
-    return round_counts(n * (p - view.update[name][client] / _gradients_in(view)).cpu(), n)
-
-
-def _gradients_in(view: View) -> float:
-    """By how much an update outgrows the mean gradient of its steps."""
-    if view.kind == "gradient":
-        return 1.0
-    if not view.knows(Fact.RECIPE):
-        raise NotKnown(view.threat, Fact.RECIPE)  # an update of unknown scale says nothing about counts
-    optimiser = view.recipe.optimiser
-    if not isinstance(optimiser, SGD):
-        raise LabelsHidden(
-            "expected clients that use SGD, whose update is proportional to their gradients, got "
-            f"{type(optimiser).__name__}; attack under a threat model that grants labels"
-        )
-    theta, one, slots = torch.zeros(()), torch.ones(()), SGD(optimiser.lr, optimiser.momentum).init(torch.zeros(()))
-    for t in range(view.recipe.steps(view.count)):
-        theta, slots = SGD(optimiser.lr, optimiser.momentum).step(t, theta, one, slots)
-    return float(-theta)
+    return round_counts(n * (p - view.update[name][client] / gradients_in(view)).cpu(), n)
 
 
 def recover_labels(view: View, rng: Stream) -> Tensor:

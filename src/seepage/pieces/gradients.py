@@ -1,0 +1,41 @@
+"""An answer read as a gradient: what attacks that know nothing of local steps are made for."""
+
+from __future__ import annotations
+
+import torch
+
+from seepage.finding import NotApplicable
+from seepage.recipe import SGD
+from seepage.task import Params
+from seepage.threat import View
+
+__all__ = ["gradients_in", "mean_gradient"]
+
+
+def gradients_in(view: View) -> float:
+    """By how much an update outgrows the mean gradient of its steps: the learning rate for one plain step.
+
+    Raises:
+        NotKnown: for an update under a threat model that hides the recipe, without which its scale means nothing.
+        NotApplicable: for clients whose update is not proportional to their gradients.
+    """
+    if view.kind == "gradient":
+        return 1.0
+    optimiser = view.recipe.optimiser
+    if not isinstance(optimiser, SGD):
+        raise NotApplicable(
+            "expected clients that use SGD, whose update is proportional to their gradients, got "
+            f"{type(optimiser).__name__}; attack under a threat model that grants labels"
+        )
+    plain = SGD(optimiser.lr, optimiser.momentum, nesterov=optimiser.nesterov)
+    theta, one = torch.zeros(()), torch.ones(())
+    slots = plain.init(theta)
+    for t in range(view.recipe.steps(view.count)):
+        theta, slots = plain.step(t, theta, one, slots)
+    return float(-theta)
+
+
+def mean_gradient(view: View) -> Params:
+    """The answer as if it were one mean gradient, (clients, …): exact for a gradient and for one plain step of SGD."""
+    scale = gradients_in(view)
+    return {name: update / scale for name, update in view.update.items()}
