@@ -22,6 +22,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
 from seepage.engine.layers import Concern, Consequence, known_concerns
+from seepage.engine.precision import arithmetic
 from seepage.engine.twins import fresh_statistics, plain_attention, pure_dropout_rng, purify
 from seepage.spec import DataSpec
 
@@ -186,7 +187,7 @@ class Task:
         if any(c.consequence is Consequence.LOOP for c in concerns):
             return concerns
         try:
-            together = self._double_gradient(train, lanes=2)
+            alone, together = self._compared(train)
         except Exception as error:
             why = f"it does not batch over clients ({_first_line(error)})"
         else:
@@ -220,22 +221,39 @@ class Task:
             y = torch.zeros(2, dtype=torch.long, device=like.device)
         return x.reshape(2, *self.spec.shape), y
 
-    def _double_gradient(self, train: bool, lanes: int | None = None) -> Tensor:
+    def _compared(self, train: bool) -> tuple[Tensor, Tensor]:
+        """The plain derivative and that of two lanes, in double precision where the module can.
+
+        A wrong rule is wrong in every precision; in float32 a kink or a small variance could look like one.
+        """
+        try:
+            return self._double_gradient(train, dtype=torch.float64), self._double_gradient(train, 2, torch.float64)
+        except Exception:  # for instance a constant of its own type inside of `forward`
+            return self._double_gradient(train), self._double_gradient(train, 2)
+
+    def _double_gradient(self, train: bool, lanes: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """The derivative of a gradient's length on made-up examples, taken as attacks take it: outside of `vmap`."""
         x, y = self._probe()
+        params, buffers = self.params, self.buffers
+        if dtype is not None:
+            x, y = x.to(dtype), y.to(dtype) if y.is_floating_point() else y
+            params, buffers = (
+                {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
+                for tensors in (params, buffers)
+            )
 
         def steepness(x: Tensor, params: Params) -> Tensor:
-            gradient = self.gradient(params, x, y, train=train)
+            gradient = self.gradient(params, x, y, train=train, buffers=buffers)
             return torch.stack([(g**2).sum() for g in gradient.values()]).sum()
 
         function: Callable[..., Tensor] = steepness
-        params = self.params
         if lanes is not None:
             function = vmap(steepness)
             x = x.expand(lanes, *x.shape)
             params = {name: p.expand(lanes, *p.shape) for name, p in params.items()}
         devices = [x.device] if x.is_cuda else []
-        with torch.random.fork_rng(devices), torch.enable_grad():  # what a layer draws here is given back
+        # What a layer draws here is given back.
+        with torch.random.fork_rng(devices), torch.enable_grad(), arithmetic("fp32"):
             x = x.detach().requires_grad_()
             return torch.autograd.grad(function(x, params).sum(), x)[0]
 

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from seepage.engine.graphs import CaptureFailed, repeat
 from seepage.engine.lanes import Randomness, Tree, free_memory, out_of_memory, over_lanes
 from seepage.engine.optimisers import Optimiser
+from seepage.engine.precision import Precision, arithmetic
 from seepage.engine.progress import current_watcher
 
 __all__ = ["GraphMode", "Solution", "Status", "best_start", "minimise"]
@@ -131,6 +132,7 @@ def minimise(
     progress: Callable[[int, int, float], None] | None = None,
     progress_every: int = 20,
     graph: GraphMode = "auto",
+    precision: Precision = "fp32",
 ) -> Solution:
     """Minimises an objective from every start of every client.
 
@@ -138,7 +140,8 @@ def minimise(
         objective: `objective(candidate, *given)` of one client and one restart, a scalar.
         start: tensor, or dict, tuple or named tuple of tensors, (clients, starts, ...). The first value is taken
             there as it is: project it first if the start itself must lie in the set.
-        given: per-client tensors, trees of (clients, ...); a lane sees those of its client.
+        given: per-client tensors, trees of (clients, ...); a lane sees those of its client. What is the same for all
+            clients should be `expand`ed along the client axis: it is then not batched, which is faster.
         optimiser: what makes a step of a gradient.
         steps: number of updates; each lane is evaluated once more after the last.
         project: applied to the candidates of all lanes after each step; must work element by element, such as a
@@ -151,6 +154,7 @@ def minimise(
         progress_every: steps between two calls of `progress`; each makes the host wait for the device.
         graph: on CUDA, capture the iteration in a graph: "auto" goes on without one, and warns, where that fails,
             "always" raises, "never" does not try.
+        precision: of products on a GPU.
 
     Returns:
         The best candidate of each lane with its value and status.
@@ -182,10 +186,12 @@ def minimise(
 
     def solve(begin: int, end: int, captured: bool) -> _State:
         x = pytree.tree_map(lambda leaf: leaf[begin:end], flat)
-        evaluate = _evaluation(objective, _of_lanes(given, starts, begin, end), batched, randomness)
+        own = _of_lanes(given, starts, begin, end)
+        evaluate = _evaluation(objective, own, _axes(given), batched, randomness)
         iteration = _iteration(evaluate, optimiser, project)
         # The last iteration is there for its evaluation: the update it makes is not looked at.
-        last: _State = repeat(iteration, _begin(x, optimiser), steps + 1, captured, watch)
+        with arithmetic(precision):
+            last: _State = repeat(iteration, _begin(x, optimiser), steps + 1, captured, watch)
         return last._replace(x=(), optimiser=())
 
     done: list[_State] = []
@@ -244,10 +250,14 @@ def _begin(x: Tree, optimiser: Optimiser) -> _State:
 
 
 def _evaluation(
-    objective: Callable[..., Tensor], given: tuple[Tree, ...], batched: bool, randomness: Randomness
+    objective: Callable[..., Tensor],
+    given: tuple[Tree, ...],
+    axes: tuple[Tree, ...],
+    batched: bool,
+    randomness: Randomness,
 ) -> Callable[[Tree], tuple[Tensor, Tree]]:
     """The values and gradients of all lanes as a function of their candidates."""
-    of_lanes = over_lanes(objective, batched, randomness=randomness)
+    of_lanes = over_lanes(objective, batched, (0, *axes), randomness)
 
     def evaluate(x: Tree) -> tuple[Tensor, Tree]:
         leaves, spec = pytree.tree_flatten(x)
@@ -318,15 +328,31 @@ def _where(lanes: Tensor, yes: Tree, no: Tree) -> Tree:
 
 
 def _of_lanes(given: tuple[Tree, ...], starts: int, begin: int, end: int) -> tuple[Tree, ...]:
-    """The entries of each lane's client."""
+    """The entries of each lane's client; what all clients share is there once, without a lane axis."""
 
     def pick(leaf: Tensor) -> Tensor:
+        if _shared(leaf):
+            return leaf[0]
         if starts == 1:
             return leaf[begin:end]  # no copy
         return leaf[torch.arange(begin, end, device=leaf.device) // starts]
 
     picked: tuple[Tree, ...] = pytree.tree_map(pick, given)
     return picked
+
+
+def _shared(leaf: Tensor) -> bool:
+    """Whether all clients have the same numbers, not only equal ones: one client, or an expanded axis.
+
+    A global model that all clients received need not be batched: a convolution with one weight for all lanes is a
+    plain convolution, while weights per lane make it a grouped one.
+    """
+    return leaf.shape[0] == 1 or leaf.stride(0) == 0
+
+
+def _axes(given: tuple[Tree, ...]) -> tuple[Tree, ...]:
+    axes: tuple[Tree, ...] = pytree.tree_map(lambda leaf: None if _shared(leaf) else 0, given)
+    return axes
 
 
 def _status(state: _State) -> Tensor:

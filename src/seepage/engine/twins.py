@@ -1,7 +1,8 @@
 """Layers that change nothing: the copy of the user's module that Seepage computes with.
 
 Layers that write to themselves (BatchNorm in train mode, dropout), or whose second derivative torch gets wrong under
-`vmap` (LayerNorm, InstanceNorm), are replaced by twins that do not.
+`vmap` (LayerNorm, InstanceNorm), are replaced by twins that do not, and those that are slow under `vmap` (convolution,
+BatchNorm in eval mode) by twins that are not.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+from seepage.engine.convolution import LaneConv2d
 
 __all__ = ["fresh_statistics", "plain_attention", "pure_dropout_rng", "purify"]
 
@@ -67,6 +70,33 @@ class PureBatchNorm(nn.Module):
             "running_var": now["running_var"] + rate * (unbiased_variance - now["running_var"]),
             "num_batches_tracked": seen,
         }
+
+
+class FrozenBatchNorm(nn.Module):
+    """BatchNorm in eval mode as what it is, one factor and one summand per channel.
+
+    The second derivative of torch's own layer is made of some twenty passes over the activations.
+    """
+
+    running_mean: Tensor  # buffers, as in `nn.BatchNorm`
+    running_var: Tensor
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        self.weight, self.bias = norm.weight, norm.bias
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(norm, name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = [-1] + [1] * (x.dim() - 2)
+        factor = torch.rsqrt(self.running_var + self.eps)
+        if self.weight is not None:
+            factor = factor * self.weight
+        summand = -self.running_mean * factor
+        if self.bias is not None:
+            summand = summand + self.bias
+        return x * factor.reshape(shape) + summand.reshape(shape)
 
 
 class PureLayerNorm(nn.Module):
@@ -141,6 +171,10 @@ def purify(module: nn.Module, train: bool) -> nn.Module:
     for parent, name, layer in list(_children(pure)):
         if isinstance(layer, _BatchNorm) and _normalises_by_batch(layer, train):
             setattr(parent, name, twins.setdefault(layer, PureBatchNorm(layer)))
+        elif isinstance(layer, _BatchNorm) and type(layer).forward is _BatchNorm.forward:
+            setattr(parent, name, twins.setdefault(layer, FrozenBatchNorm(layer)))
+        elif isinstance(layer, nn.Conv2d) and LaneConv2d.fits(layer):
+            setattr(parent, name, twins.setdefault(layer, LaneConv2d(layer)))
         # Others' kinds of these two may do more: torchvision's LayerNorm2d swaps axes. `Task.check` tries them.
         elif isinstance(layer, nn.LayerNorm) and type(layer).forward is nn.LayerNorm.forward:
             setattr(parent, name, twins.setdefault(layer, PureLayerNorm(layer)))

@@ -1,0 +1,279 @@
+"""Convolution for many lanes: three bilinear maps that are closed under differentiation.
+
+With output y, weight w and input x, a convolution y = C(x, w) has the derivatives x̄ = Cₓ(ȳ, w) and w̄ = C_w(x, ȳ). Each
+of the three is bilinear, and the derivatives of each are the other two: gradients of any order, forwards and backwards,
+never leave them. So it is enough to know how to compute the three for many lanes at once:
+
+- a weight that all lanes share, such as the global model's, meets lanes × images in one plain convolution;
+- a weight per lane meets its own images as a product of matrices over shifted slices of the input. Here `torch.vmap`
+  would make a grouped convolution, for which cuDNN has no fast kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["LaneConv2d"]
+
+Bars = tuple[Tensor | None, Tensor | None, None]
+Mapped = tuple[Tensor, int]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a convolution needs to know beside its operands; padding is by zeros."""
+
+    image: tuple[int, int]  # of the input
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        sizes = zip(self.image, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        height, width = ((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in sizes)
+        return height, width
+
+    def places(self) -> list[tuple[slice, slice]]:
+        """For each entry of the kernel, where in the padded input it looks."""
+        rows, columns = (
+            [slice(i * d, i * d + s * (size - 1) + 1, s) for i in range(k)]
+            for k, s, d, size in zip(self.kernel, self.stride, self.dilation, self.out, strict=True)
+        )
+        return [(row, column) for row in rows for column in columns]
+
+
+# Everywhere x is (lanes, n, channels, height, width), y likewise, and w is (lanes or 1, out, in, *kernel).
+
+
+class _Output(torch.autograd.Function):
+    """y = C(x, w)."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, shape: Shape) -> Tensor:
+        if len(w) == 1:
+            y = functional.conv2d(x.flatten(0, 1), w[0], None, shape.stride, shape.padding, shape.dilation)
+            return y.reshape(*x.shape[:2], *y.shape[1:])
+        y = w.flatten(2) @ _patches(x, shape)  # (lanes, out, n × places)
+        return y.reshape(*y.shape[:2], x.shape[1], *shape.out).transpose(1, 2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Shape], output: Tensor) -> None:
+        _remember(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, y: Tensor) -> Bars:
+        x, w = ctx.saved_tensors
+        return (
+            _Input.apply(y, w, ctx.shape) if ctx.needs_input_grad[0] else None,  # type: ignore[no-untyped-call]
+            _like(w, _Weight.apply(x, y, ctx.shape)) if ctx.needs_input_grad[1] else None,  # type: ignore[no-untyped-call]
+            None,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, x_dot: Tensor | None, w_dot: Tensor | None, _: None) -> Tensor | None:
+        return _product_rule(_Output, ctx, x_dot, w_dot)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, shape: Shape) -> Mapped:
+        return _folded(_Output, info.batch_size, in_dims, x, w, shape)
+
+
+class _Input(torch.autograd.Function):
+    """x̄ = Cₓ(ȳ, w)."""
+
+    @staticmethod
+    def forward(y: Tensor, w: Tensor, shape: Shape) -> Tensor:
+        if len(w) == 1:
+            like = y.new_empty(1).expand(y.shape[0] * y.shape[1], w.shape[2], *shape.image)
+            x, _, _ = torch.ops.aten.convolution_backward(
+                y.flatten(0, 1),
+                like,
+                w[0],
+                None,
+                shape.stride,
+                shape.padding,
+                shape.dilation,
+                False,
+                [0, 0],
+                1,
+                [True, False, False],
+            )
+            return x.reshape(*y.shape[:2], *x.shape[1:])  # type: ignore[no-any-return]
+        patches = w.flatten(2).transpose(1, 2) @ y.transpose(1, 2).flatten(2)  # (lanes, in × kernel, n × places)
+        return _overlaid(patches, y.shape[1], shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Shape], output: Tensor) -> None:
+        _remember(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, x: Tensor) -> Bars:
+        y, w = ctx.saved_tensors
+        return (
+            _Output.apply(x, w, ctx.shape) if ctx.needs_input_grad[0] else None,  # type: ignore[no-untyped-call]
+            _like(w, _Weight.apply(x, y, ctx.shape)) if ctx.needs_input_grad[1] else None,  # type: ignore[no-untyped-call]
+            None,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, y_dot: Tensor | None, w_dot: Tensor | None, _: None) -> Tensor | None:
+        return _product_rule(_Input, ctx, y_dot, w_dot)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], y: Tensor, w: Tensor, shape: Shape) -> Mapped:
+        return _folded(_Input, info.batch_size, in_dims, y, w, shape)
+
+
+class _Weight(torch.autograd.Function):
+    """w̄ = C_w(x, ȳ), one for each lane."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, shape: Shape) -> Tensor:
+        if len(x) == 1:
+            like = y.new_empty(1).expand(y.shape[2], x.shape[2], *shape.kernel)
+            _, w, _ = torch.ops.aten.convolution_backward(
+                y[0],
+                x[0],
+                like,
+                None,
+                shape.stride,
+                shape.padding,
+                shape.dilation,
+                False,
+                [0, 0],
+                1,
+                [False, True, False],
+            )
+            return w[None]  # type: ignore[no-any-return]
+        w = y.transpose(1, 2).flatten(2) @ _patches(x, shape).transpose(1, 2)  # (lanes, out, in × kernel)
+        return w.reshape(*w.shape[:2], x.shape[2], *shape.kernel)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Shape], output: Tensor) -> None:
+        _remember(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, w: Tensor) -> Bars:
+        x, y = ctx.saved_tensors
+        return (
+            _Input.apply(y, w, ctx.shape) if ctx.needs_input_grad[0] else None,  # type: ignore[no-untyped-call]
+            _Output.apply(x, w, ctx.shape) if ctx.needs_input_grad[1] else None,  # type: ignore[no-untyped-call]
+            None,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, x_dot: Tensor | None, y_dot: Tensor | None, _: None) -> Tensor | None:
+        return _product_rule(_Weight, ctx, x_dot, y_dot)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, y: Tensor, shape: Shape) -> Mapped:
+        return _folded(_Weight, info.batch_size, in_dims, x, y, shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, Shape]) -> None:
+    first, second, ctx.shape = inputs
+    ctx.save_for_backward(first, second)
+    ctx.save_for_forward(first, second)
+
+
+def _like(w: Tensor, bar: Tensor) -> Tensor:
+    """The derivative of a weight that several lanes share is the sum of theirs."""
+    return bar if len(w) == len(bar) else bar.sum(0, keepdim=True)
+
+
+def _product_rule(kind: Any, ctx: Any, first_dot: Tensor | None, second_dot: Tensor | None) -> Tensor | None:
+    first, second = ctx.saved_tensors
+    terms = []
+    if first_dot is not None:
+        terms.append(kind.apply(first_dot, second, ctx.shape))
+    if second_dot is not None:
+        terms.append(kind.apply(first, second_dot, ctx.shape))
+    return sum(terms[1:], start=terms[0]) if terms else None
+
+
+def _folded(
+    kind: Any, size: int, in_dims: tuple[int | None, ...], first: Tensor, second: Tensor, shape: Shape
+) -> Mapped:
+    """A mapped axis becomes more lanes; a weight without one stays shared."""
+    inside = first.shape[0 if in_dims[0] is None else _after(in_dims[0])]  # lanes before this axis was mapped
+
+    def fold(tensor: Tensor, dim: int | None) -> Tensor:
+        mapped = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        return mapped.expand(size, inside, *mapped.shape[2:]).flatten(0, 1)
+
+    stays_shared = kind is not _Weight and in_dims[1] is None and len(second) == 1
+    other = second if stays_shared else fold(second, in_dims[1])
+    return kind.apply(fold(first, in_dims[0]), other, shape).unflatten(0, (size, -1)), 0
+
+
+def _after(dim: int) -> int:
+    """Where the axis of lanes lies in a tensor whose mapped axis is `dim`."""
+    return 1 if dim == 0 else 0
+
+
+def _patches(x: Tensor, shape: Shape) -> Tensor:
+    """What the kernel sees at each place, (lanes, in × kernel, n × places)."""
+    (vertical, horizontal) = shape.padding
+    x = functional.pad(x, (horizontal, horizontal, vertical, vertical)).transpose(1, 2)  # (lanes, in, n, …)
+    slices = [x[..., rows, columns] for rows, columns in shape.places()]
+    return torch.stack(slices, 2).flatten(1, 2).flatten(2)
+
+
+def _overlaid(patches: Tensor, n: int, shape: Shape) -> Tensor:
+    """The adjoint of `_patches`: every patch is added to where it was taken from, (lanes, n, in, height, width)."""
+    (height, width), (vertical, horizontal) = shape.image, shape.padding
+    places = shape.places()
+    parts = patches.reshape(len(patches), -1, len(places), n, *shape.out)  # (lanes, in, kernel, n, *out)
+    x = parts.new_zeros(*parts.shape[:2], n, height + 2 * vertical, width + 2 * horizontal)
+    for i, (rows, columns) in enumerate(places):
+        x[..., rows, columns] += parts[:, :, i]
+    return x[..., vertical : vertical + height, horizontal : horizontal + width].transpose(1, 2)
+
+
+class LaneConv2d(nn.Module):
+    """A twin of `nn.Conv2d` without groups that is fast when it is mapped over lanes.
+
+    Example:
+        >>> conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        >>> x = torch.ones(4, 3, 9, 9)
+        >>> bool(torch.allclose(LaneConv2d(conv)(x), conv(x), atol=1e-6))
+        True
+    """
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = conv.weight, conv.bias
+        self.kernel, self.stride, self.dilation = (
+            (sizes[0], sizes[1]) for sizes in (conv.kernel_size, conv.stride, conv.dilation)
+        )
+        self.before: list[int] = []  # what is padded before the convolution itself, last axis first
+        self.mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+        self.padding = (0, 0)
+        if conv.padding_mode == "zeros" and not isinstance(conv.padding, str):
+            self.padding = (conv.padding[0], conv.padding[1])
+        elif conv.padding != "valid":
+            self.before = list(conv._reversed_padding_repeated_twice)
+
+    @staticmethod
+    def fits(conv: nn.Conv2d) -> bool:
+        """Whether there is a twin: grouped convolutions and others' kinds of convolution stay as they are."""
+        return conv.groups == 1 and type(conv).forward is nn.Conv2d.forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What `nn.Conv2d` would give."""
+        if x.dim() == 3:
+            return self.forward(x[None])[0]
+        if self.before:
+            x = functional.pad(x, self.before, mode=self.mode)
+        image = (x.shape[-2], x.shape[-1])
+        shape = Shape(image, self.kernel, self.stride, self.padding, self.dilation)
+        y: Tensor = _Output.apply(x[None], self.weight[None], shape)[0]  # type: ignore[no-untyped-call]
+        return y if self.bias is None else y + self.bias[:, None, None]
