@@ -95,10 +95,17 @@ class Capture:
 
 @dataclass(frozen=True, eq=False)
 class Secret:
-    """The client's own examples, for scoring; taken by `observe` and `score` alone."""
+    """The client's own examples, for scoring; taken by `observe` and `score` alone.
+
+    Args:
+        client: its name.
+        examples: what it trained on.
+        orders: in which order each epoch visited them, (epochs, n); `None` where that is not known.
+    """
 
     client: str
     examples: Examples
+    orders: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -301,11 +308,10 @@ def write_secret(path: Path, secret: Secret) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     header = {"schema": SCHEMA, "what": "seepage secret", "client": secret.client}
-    save_file(
-        {"x": secret.examples.x.contiguous(), "y": secret.examples.y.contiguous()},
-        scratch,
-        metadata={"seepage": json.dumps(header)},
-    )
+    tensors = {"x": secret.examples.x.contiguous(), "y": secret.examples.y.contiguous()}
+    if secret.orders is not None:
+        tensors["orders"] = secret.orders.contiguous()
+    save_file(tensors, scratch, metadata={"seepage": json.dumps(header)})
     os.replace(scratch, path)
 
 
@@ -323,7 +329,7 @@ def read_secret(path: Path) -> Secret:
         what = f"expected a secret of schema {SCHEMA}, got {header.get('what')!r} of schema {header.get('schema')}"
         raise _error(path, "header", what, "give a file that write_secret wrote")
     try:
-        return Secret(header["client"], Examples(tensors["x"], tensors["y"]))
+        return Secret(header["client"], Examples(tensors["x"], tensors["y"]), tensors.get("orders"))
     except KeyError as missing:
         what, fix = "expected this entry, got none", "give a file that write_secret wrote"
         raise _error(path, str(missing), what, fix) from missing

@@ -30,6 +30,7 @@ class Fact(StrEnum):
     COUNT = "count"  # how many examples the client trained on
     RECIPE = "recipe"  # optimiser, learning rate, epochs, batch size, mode of BatchNorm
     LABELS = "labels"  # how often each label occurs, handed over sorted
+    BATCH_LABELS = "batch labels"  # which labels occur in which batch, each batch handed over sorted
     DEFENCE = "defence"  # which defence the client uses, without its noise
     PUBLIC_DATA = "public data"  # examples from the same distribution that are nobody's secret
 
@@ -43,6 +44,7 @@ _ABOUT = {
     Fact.COUNT: "how many examples the client trained on",
     Fact.RECIPE: "optimiser, learning rate, epochs, batch size and BatchNorm mode of local training",
     Fact.LABELS: "how often each label occurs in the client's data (never which example has it)",
+    Fact.BATCH_LABELS: "which labels occur in which batch of local training (never which example has which)",
     Fact.DEFENCE: "which defence the client uses, with its settings but not its random numbers",
     Fact.PUBLIC_DATA: "examples of the same kind that belong to none of the clients",
 }
@@ -91,6 +93,11 @@ _NAMED = (
         "label-aware-server",
         frozenset({Fact.COUNT, Fact.RECIPE, Fact.LABELS}),
         "an honest server that also knows how often each label occurs, for instance from published statistics",
+    ),
+    ThreatModel(
+        "batch-aware-server",
+        frozenset({Fact.COUNT, Fact.RECIPE, Fact.LABELS, Fact.BATCH_LABELS}),
+        "a label-aware server that also knows which labels occur in which batch, as geiping2020 assumes",
     ),
     ThreatModel(
         "informed-server",
@@ -188,6 +195,12 @@ class View:
         return labels
 
     @property
+    def batch_labels(self) -> Tensor:
+        """Each client's labels in the order of training, ascending inside of each batch, (clients, epochs, count)."""
+        labels: Tensor = self._fact(Fact.BATCH_LABELS)
+        return labels
+
+    @property
     def public(self) -> Examples:
         """Public examples."""
         public: Examples = self._fact(Fact.PUBLIC_DATA)
@@ -224,8 +237,8 @@ def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, th
     seen = tuple(
         Seen(
             number,
-            _stack([c.exchanges[i].before for c in captures]),
-            _stack([c.exchanges[i].buffers_before for c in captures]),
+            _together([c.exchanges[i].before for c in captures]),
+            _together([c.exchanges[i].buffers_before for c in captures]),
             _stack([c.exchanges[i].update for c in captures]),
             _stack([after for c in captures if (after := c.exchanges[i].buffers_after) is not None])
             if all(c.exchanges[i].buffers_after is not None for c in captures)
@@ -247,6 +260,9 @@ def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, th
                 "client; hand the secret in, or choose a threat model without labels"
             )
         granted[Fact.LABELS] = torch.stack([_sorted(s.examples.y) for _, s in pairs if s is not None])
+    if Fact.BATCH_LABELS in threat.facts and all(s is not None and s.orders is not None for _, s in pairs):
+        size = setting.recipe.batch_size
+        granted[Fact.BATCH_LABELS] = torch.stack([_batch_labels(s, size) for _, s in pairs if s is not None])
     if Fact.PUBLIC_DATA in threat.facts and setting.public is not None:
         granted[Fact.PUBLIC_DATA] = Examples(setting.public.x.clone(), setting.public.y.clone())
     # A task of its own: the federation's was used by clients, and a module may keep what passes through it.
@@ -257,10 +273,27 @@ def _stack(parts: Sequence[Params]) -> Params:
     return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
 
 
+def _together(parts: Sequence[Params]) -> Params:
+    """As `_stack`, but what is equal for all clients, as a global model is, takes the memory of one (`expand`)."""
+    return {
+        name: first.clone().expand(len(parts), *first.shape)
+        if all(torch.equal(first, part[name]) for part in parts[1:])
+        else torch.stack([part[name] for part in parts])
+        for name, first in parts[0].items()
+    }
+
+
 def _sorted(y: Tensor) -> Tensor:
     """A copy in ascending order of rows: nothing of the secret's memory or order passes."""
     rows, counts = torch.unique(y, dim=0, return_counts=True)
     return torch.repeat_interleave(rows, counts, 0)
+
+
+def _batch_labels(secret: Secret, size: int | None) -> Tensor:
+    assert secret.orders is not None
+    y = secret.examples.y
+    epochs = [y[order].split(size or len(y)) for order in secret.orders.to(y.device)]
+    return torch.stack([torch.cat([_sorted(batch) for batch in epoch]) for epoch in epochs])
 
 
 def _count(capture: Capture, secret: Secret | None) -> int:

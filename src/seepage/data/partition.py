@@ -13,7 +13,7 @@ from torch import Tensor
 from seepage.spec import Examples
 from seepage.streams import Stream
 
-__all__ = ["IID", "ByOwner", "Dirichlet", "Partition", "partition"]
+__all__ = ["IID", "ByOwner", "Dirichlet", "DistinctLabels", "Partition", "partition"]
 
 Indices = NDArray[np.int64]
 DRAWS = 100
@@ -47,7 +47,15 @@ class Dirichlet:
             raise ValueError(f"expected `alpha` above 0, got {self.alpha}")
 
 
-Partition = ByOwner | IID | Dirichlet
+@dataclass(frozen=True)
+class DistinctLabels:
+    """Each client takes the next examples, as stored, whose labels it does not have yet.
+
+    So geiping2020 makes batches, because examples of one label could be recovered in any order.
+    """
+
+
+Partition = ByOwner | DistinctLabels | IID | Dirichlet
 
 
 def partition(
@@ -88,6 +96,8 @@ def partition(
     match how:
         case ByOwner():
             hands = _by_owner(examples, owner, clients, fewest, draw)
+        case DistinctLabels():
+            hands = _distinct(examples, clients, fewest)
         case IID():
             hands = _iid(len(examples), clients, fewest, draw)
         case Dirichlet():
@@ -111,6 +121,32 @@ def _by_owner(
         )
     chosen = np.sort(draw.choice(enough, clients, replace=False))
     return [np.flatnonzero(owner.numpy() == one) for one in chosen]
+
+
+def _distinct(examples: Examples, clients: int, each: int) -> list[Indices]:
+    if examples.y.is_floating_point():
+        raise ValueError("expected class labels to tell apart, got a regression target; use `IID` or `ByOwner`")
+    labels = examples.y.tolist()
+    waiting = list(range(len(labels)))
+    hands = []
+    for client in range(clients):
+        seen: set[int] = set()
+        hand: list[int] = []
+        for i in waiting:
+            if len(hand) == each:
+                break
+            if labels[i] not in seen:
+                seen.add(labels[i])
+                hand.append(i)
+        if len(hand) < each:
+            raise ValueError(
+                f"expected {clients} clients with {each} examples of different labels, got only {len(hand)} for client "
+                f"{client}; ask for fewer clients or fewer examples per client"
+            )
+        taken = set(hand)
+        waiting = [i for i in waiting if i not in taken]
+        hands.append(np.array(hand, dtype=np.int64))
+    return hands
 
 
 def _iid(count: int, clients: int, fewest: int, draw: np.random.Generator) -> list[Indices]:
