@@ -39,6 +39,7 @@ class Doubling(Defence):
 
     per_example = True
     per_step = True
+    changes_weights = True
     name = "doubling"
 
     def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
@@ -53,6 +54,12 @@ class Doubling(Defence):
     def on_update(self, update: Params, rng: Stream | None) -> Params:
         return {name: 2 * u + 1 for name, u in update.items()}
 
+    def on_weights(self, weights: Params, rng: Stream | None) -> Params:
+        return {name: 2 * w + 1 for name, w in weights.items()}
+
+    def on_global(self, weights: Params, rng: Stream) -> Params:
+        return {name: 2 * w + 1 for name, w in weights.items()}
+
 
 def an_update(dtype: torch.dtype = torch.float64) -> Params:
     return {
@@ -63,6 +70,8 @@ def an_update(dtype: torch.dtype = torch.float64) -> Params:
 
 
 def sent(defence: Defence, recipe: Recipe, rng: Stream) -> Params:
+    if defence.changes_weights and recipe.sends == "gradient":
+        pytest.skip("a defence of weights, where none are sent")
     task = image_task()
     return answer(task, task.params, images(5), recipe, defence, rng).update
 
@@ -76,6 +85,7 @@ def after_each_hook(defence: Defence, rng: Stream | None) -> list[Tensor]:
         defence.on_example_gradient(ANY.clone(), rng),
         defence.on_gradient(ANY.clone(), rng),
         flat(defence.on_update(an_update(), rng)),
+        flat(defence.on_weights(an_update(), rng)),
     ]
 
 
@@ -99,6 +109,13 @@ class DefenceSuite:
             pytest.skip("a defence that does nothing")
         assert not torch.allclose(flat(sent(case.defence, RECIPES[1], ONE)), flat(sent(NoDefence(), RECIPES[1], ONE)))
 
+    def test_a_defence_of_weights_is_refused_where_none_are_sent(self, case: DefenceCase) -> None:
+        if not case.defence.changes_weights:
+            pytest.skip("a defence of updates")
+        task = image_task()
+        with pytest.raises(ValueError, match=f"{case.defence.name}.*expected sends = 'weights' or 'update'"):
+            answer(task, task.params, images(2), RECIPES[0], case.defence, ONE)
+
     def test_the_expected_defence_draws_nothing(self, case: DefenceCase) -> None:
         expected = case.defence.expected
         without = after_each_hook(expected, None)
@@ -119,10 +136,11 @@ class DefenceSuite:
     def test_names_their_order_shapes_and_types_are_kept(self, case: DefenceCase, dtype: torch.dtype) -> None:
         before = an_update(dtype)
         for rng in (None, ONE):
-            after = case.defence.on_update(an_update(dtype), rng)
-            assert [(n, u.shape, u.dtype) for n, u in after.items()] == [
-                (n, u.shape, u.dtype) for n, u in before.items()
-            ]
+            for change in (case.defence.on_update, case.defence.on_weights):
+                after = change(an_update(dtype), rng)
+                assert [(n, u.shape, u.dtype) for n, u in after.items()] == [
+                    (n, u.shape, u.dtype) for n, u in before.items()
+                ]
             for hook in (case.defence.on_gradient, case.defence.on_example_gradient):
                 assert hook(ANY.to(dtype), rng).dtype == dtype
                 assert hook(ANY.to(dtype), rng).shape == ANY.shape
@@ -130,6 +148,8 @@ class DefenceSuite:
     def test_what_comes_in_is_left_alone(self, case: DefenceCase) -> None:
         update, examples, gradient = an_update(), images(4), ANY.clone()
         case.defence.on_update(update, ONE)
+        case.defence.on_weights(update, ONE)
+        case.defence.on_global(update, ONE)
         case.defence.on_data(examples, ONE)
         case.defence.on_gradient(gradient, ONE)
         case.defence.on_example_gradient(gradient, ONE)
@@ -141,12 +161,15 @@ class DefenceSuite:
         zero = {name: torch.zeros_like(u) for name, u in an_update().items()}
         for rng in (None, ONE):
             assert flat(case.defence.on_update(zero, rng)).isfinite().all()
+            assert flat(case.defence.on_weights(zero, rng)).isfinite().all()
 
     def test_it_comes_before_what_follows_it_in_a_chain(self, case: DefenceCase) -> None:
         first, second = case.defence, Doubling()
         for one, other in ((first, second), (second, first)):
             chained = chain(one, other)
             update = other.on_update(one.on_update(an_update(), ONE / 0), ONE / 1)
+            weights = other.on_weights(one.on_weights(an_update(), ONE / 0), ONE / 1)
+            seen = other.on_global(one.on_global(an_update(), ONE / 0), ONE / 1)
             assert_all_close(
                 after_each_hook(chained, ONE),
                 [
@@ -155,11 +178,14 @@ class DefenceSuite:
                     other.on_example_gradient(one.on_example_gradient(ANY, ONE / 0), ONE / 1),
                     other.on_gradient(one.on_gradient(ANY, ONE / 0), ONE / 1),
                     flat(update),
+                    flat(weights),
                 ],
             )
+            assert_all_close([flat(chained.on_global(an_update(), ONE))], [flat(seen)])
             assert chained.expected == chain(one.expected, other.expected)
             assert chained.per_example
             assert chained.per_step
+            assert chained.changes_weights
 
     @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.sends)
     def test_an_attackers_simulation_of_it_is_differentiable(self, case: DefenceCase, recipe: Recipe) -> None:

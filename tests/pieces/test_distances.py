@@ -8,7 +8,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from common.nets import flat, numbers
-from seepage.pieces.distances import cosine, squared
+from seepage.pieces.distances import cosine, normalised, squared
 from seepage.task import Params
 
 
@@ -62,3 +62,49 @@ def test_cosine_to_a_zero_update_is_one_with_a_finite_gradient(which: str, dtype
     distance = cosine(leaves, target)
     assert float(distance.detach()) == 1
     assert all(g.isfinite().all() for g in torch.autograd.grad(distance, list(leaves.values())))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
+@pytest.mark.parametrize("norm", ["all", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_normalised_update_has_length_one_at_every_scale(scale: float, norm: str, dtype: torch.dtype) -> None:
+    unit = normalised({name: scale * u for name, u in update(0, dtype).items()}, norm)  # type: ignore[arg-type]
+    lengths = torch.stack([u.double().norm() for u in unit.values()])
+    length = float(lengths.norm() if norm == "all" else lengths.mean())
+    assert length == pytest.approx(1, rel=1e-6)
+    assert all(u.dtype == dtype for u in unit.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_normalised_updates_are_apart_by_twice_the_cosine_distance(seed: int) -> None:
+    one, other = update(seed), update(seed + 100)
+    torch.testing.assert_close(squared(normalised(one), normalised(other)), 2 * cosine(one, other))
+
+
+def test_normalised_keeps_the_digits_that_the_cosine_loses() -> None:
+    one = update(0, torch.float32)
+    near = {name: u + 1e-5 * numbers(*u.shape, seed=9, dtype=torch.float32) for name, u in one.items()}
+    exact = squared(
+        normalised({n: u.double() for n, u in one.items()}), normalised({n: u.double() for n, u in near.items()})
+    )
+    torch.testing.assert_close(squared(normalised(one), normalised(near)).double(), exact, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("norm", ["all", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_zero_update_stays_zero_with_a_finite_gradient(norm: str, dtype: torch.dtype) -> None:
+    leaves = {name: torch.zeros_like(u).requires_grad_() for name, u in update(0, dtype).items()}
+    unit = normalised(leaves, norm)  # type: ignore[arg-type]
+    assert not any(u.any() for u in unit.values())
+    slopes = torch.autograd.grad(squared(unit, update(1, dtype)), list(leaves.values()))
+    assert all(slope.isfinite().all() for slope in slopes)
+
+
+def test_the_derivative_of_a_normalised_update_is_that_of_the_plain_formula() -> None:
+    def plain(w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return w / (w.square().sum() + b.square().sum()).sqrt()
+
+    leaves = tuple(update(0).values())
+    expected = torch.func.jacrev(plain)(*leaves)
+    got = torch.func.jacrev(lambda w, b: normalised({"w": w, "b": b})["w"])(*leaves)
+    torch.testing.assert_close(got, expected)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
 
+import torch
+from torch import Tensor
+
+from seepage.defences.base import NoDefence
 from seepage.finding import NotApplicable
-from seepage.recipe import SGD
+from seepage.local import local_update
+from seepage.recipe import SGD, Recipe
 from seepage.task import Params
 from seepage.threat import View
 
-__all__ = ["gradients_in", "mean_gradient"]
+__all__ = ["dummy_gradient", "gradients_in", "mean_gradient"]
 
 
 def gradients_in(view: View) -> float:
@@ -39,3 +44,19 @@ def mean_gradient(view: View) -> Params:
     """The answer as if it were one mean gradient, (clients, …): exact for a gradient and for one plain step of SGD."""
     scale = gradients_in(view)
     return {name: update / scale for name, update in view.update.items()}
+
+
+def dummy_gradient(view: View) -> Callable[[Tensor, Tensor, Params, Params], Params]:
+    """The gradient of dummy examples, as a function of (x, y, params, buffers) of one client.
+
+    Normalisation layers run in the clients' mode where that is known. A known defence is simulated if it acted on a
+    gradient; one that acted on an update of unknown scale is not.
+    """
+    task = view.task
+    recipe = Recipe(sends="gradient", batch_norm=view.assumed_recipe.batch_norm)
+    defence = view.assumed_defence if view.kind == "gradient" else NoDefence()
+
+    def gradient(x: Tensor, y: Tensor, params: Params, buffers: Params) -> Params:
+        return local_update(task, params, recipe.schedule(x, y), recipe, defence, buffers=buffers)
+
+    return gradient

@@ -8,16 +8,20 @@ from torch import Tensor
 from seepage.streams import Stream
 from seepage.threat import View
 
-__all__ = ["normal_start"]
+__all__ = ["constant_start", "normal_lanes", "normal_start"]
 
 
 def normal_start(view: View, starts: int, rng: Stream) -> Tensor:
-    """Standard normal inputs in normalised space, (clients, starts, count, …).
+    """Standard normal inputs in normalised space, (clients, starts, count, …)."""
+    return normal_lanes(view, starts, rng, view.count, *view.task.spec.shape)
+
+
+def normal_lanes(view: View, starts: int, rng: Stream, *shape: int) -> Tensor:
+    """Standard normal numbers of any shape, (clients, starts, *shape).
 
     Each client and start draws from a stream of its own, so that a client's start does not depend on its company.
     """
     like = next(iter(view.update.values()))
-    shape = (view.count, *view.task.spec.shape)
     return torch.stack(
         [
             torch.stack(
@@ -26,3 +30,9 @@ def normal_start(view: View, starts: int, rng: Stream) -> Tensor:
             for client in view.clients
         ]
     )
+
+
+def constant_start(view: View, starts: int, value: float) -> Tensor:
+    """One number that every client and start begins with, (clients, starts)."""
+    like = next(iter(view.update.values()))
+    return torch.full((len(view.clients), starts), value, dtype=like.dtype, device=like.device)

@@ -1,0 +1,48 @@
+"""Which tensors of an update are looked at."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from seepage.pieces.layers import masked, parse_layers, tensor_mask
+
+UPDATE = {
+    "a": torch.tensor([[3.0, 4.0], [0.0, 0.1]]),  # norms 5 and 0.1
+    "b": torch.tensor([[1.0], [2.0]]),
+    "c": torch.tensor([[0.0, 0.0, 0.5], [0.0, 3.0, 0.0]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "chosen"),
+    [
+        ("all", ["abc", "abc"]),
+        ("top1", ["a", "c"]),
+        ("top2", ["ab", "bc"]),
+        ("top9", ["abc", "abc"]),
+        ("first1", ["a", "a"]),
+        ("first9", ["abc", "abc"]),
+        ("last2", ["bc", "bc"]),
+        ("last9", ["abc", "abc"]),
+    ],
+)
+def test_every_client_has_its_own_mask(which: str, chosen: list[str]) -> None:
+    mask = tensor_mask(UPDATE, which)
+    assert ["".join(name for name in UPDATE if mask[name][i]) for i in range(2)] == chosen
+
+
+def test_what_is_masked_is_zero_and_the_rest_as_it_was() -> None:
+    one = {name: u[0] for name, u in UPDATE.items()}
+    mask = {name: m[0] for name, m in tensor_mask(UPDATE, "top1").items()}
+    assert {name: u.tolist() for name, u in masked(one, mask).items()} == {
+        "a": [3.0, 4.0],
+        "b": [0.0],
+        "c": [0.0, 0.0, 0.0],
+    }
+
+
+@pytest.mark.parametrize("which", ["top", "top0", "10", "some3", "", 3])
+def test_anything_else_is_refused(which: str) -> None:
+    with pytest.raises(ValueError, match="expected `layers` to be 'all', or 'top', 'first' or 'last' with a number"):
+        parse_layers(which)
