@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from seepage.defences.base import Defence, NoDefence
+from seepage.engine.precision import arithmetic
 from seepage.engine.sweep import Program, flatten, sweep, unflatten
 from seepage.recipe import Recipe, Schedule
 from seepage.spec import Examples
@@ -32,11 +33,13 @@ class Answer:
         update: parameters before − after, or the gradient, as the defence lets it out.
         buffers: the module's buffers afterwards.
         examples: how many examples were trained on.
+        orders: in which order each epoch visited them, (epochs, n); the client's own knowledge.
     """
 
     update: Params
     buffers: Params
     examples: int
+    orders: Tensor | None = None
 
 
 def local_update(
@@ -89,12 +92,22 @@ def answer(
     *,
     buffers: Params | None = None,
 ) -> Answer:
-    """A whole client: defend the data, draw the batch orders, train, defend the update."""
+    """A whole client: defend the data, draw the batch orders, train, defend what is sent.
+
+    Raises:
+        ValueError: when the defence works on weights and the client sends none.
+    """
+    if defence.changes_weights and recipe.sends == "gradient":
+        raise ValueError(
+            f"the defence {defence.name!r} changes the weights that a client sends, and this one sends a gradient: "
+            "expected sends = 'weights' or 'update' in the recipe, or a defence of gradients"
+        )
     examples = defence.on_data(examples, rng / "data")
-    schedule = recipe.schedule(examples.x, examples.y, recipe.orders(len(examples), rng / "orders"))
-    with torch.no_grad():
+    orders = recipe.orders(len(examples), rng / "orders")
+    schedule = recipe.schedule(examples.x, examples.y, orders)
+    with torch.no_grad(), arithmetic("fp32"):
         update, after = _train(task, params, schedule, recipe, defence, rng, buffers, None)
-    return Answer(update, after, len(examples))
+    return Answer(update, after, len(examples), orders)
 
 
 def _train(
@@ -131,7 +144,13 @@ def _train(
         )
         end, after = sweep(program, start, buffers, schedule.x, schedule.y)
         vector = start - end
-    return defence.on_update(unflatten(vector, params), rng and rng / "update"), after
+    update = defence.on_update(unflatten(vector, params), rng and rng / "update")
+    # An attacker's guess that the answer is one gradient has no weights in it.
+    if defence.changes_weights and recipe.sends != "gradient":
+        weights = {name: p - update[name] for name, p in params.items()}
+        weights = defence.on_weights(weights, rng and rng / "weights")
+        update = {name: p - weights[name] for name, p in params.items()}
+    return update, after
 
 
 def _defended_gradient(loss: BatchFunction, defence: Defence, rng: Stream | None) -> BatchFunction:

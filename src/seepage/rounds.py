@@ -152,10 +152,12 @@ def play(
             shown = [("+".join(members), members, whole, Examples.join([clients[i] for i in sampled]))]
         else:
             shown = [(names[i], (), a, clients[i]) for i, a in zip(sampled, answers, strict=True)]
+        seen = defence.on_global(params, here / "global")
         captures = tuple(
-            Capture(name, (_exchange(number, params, buffers, a, recipe),), members) for name, members, a, _ in shown
+            Capture(name, (_exchange(number, params, seen, buffers, a, recipe),), members)
+            for name, members, a, _ in shown
         )
-        secrets = tuple(Secret(name, examples) for name, _, _, examples in shown)
+        secrets = tuple(Secret(name, examples, a.orders) for name, _, a, examples in shown)
         params = {name: p - federation.server_lr * whole.update[name] for name, p in params.items()}
         if recipe.sends_buffers:
             buffers = whole.buffers
@@ -163,13 +165,13 @@ def play(
         yield Round(number, sampled, captures, secrets, params, buffers, accuracy)
 
 
-def _exchange(number: int, params: Params, buffers: Params, a: Answer, recipe: Recipe) -> Exchange:
+def _exchange(number: int, params: Params, seen: Params, buffers: Params, a: Answer, recipe: Recipe) -> Exchange:
     sent = a.update
     if recipe.sends == "weights":
         sent = {name: params[name] - update for name, update in a.update.items()}
     return Exchange(
         number,
-        params,
+        seen,
         sent,
         recipe.sends,
         buffers,

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil, inf
+
 import pytest
 import torch
+from torch import Tensor
 
 from common.defence_suite import ONE, OTHER, DefenceCase, DefenceSuite, an_update
-from common.nets import flat, numbers
-from seepage.defences import DEFENCES, Clip, GaussianNoise, NoDefence, TopK, chain
+from common.nets import flat, image_task, images, numbers
+from seepage.audit.values import build
+from seepage.defences import (
+    DEFENCES,
+    Clip,
+    Defence,
+    GaussianNoise,
+    NoDefence,
+    TopK,
+    WeightNoise,
+    WeightSparsify,
+    chain,
+)
 from seepage.defences.base import Chain
+from seepage.local import answer
+from seepage.recipe import SGD, Recipe
+from seepage.rounds import Federation, Round, play
 
 CASES = [
     DefenceCase(NoDefence(), off=NoDefence()),
     DefenceCase(GaussianNoise(0.05), off=GaussianNoise(0.0)),
     DefenceCase(Clip(0.05), off=Clip(1e30)),
     DefenceCase(TopK(0.2), off=TopK(1.0)),
+    DefenceCase(WeightNoise(0.05, clip=0.5), off=WeightNoise(0.0, clip=inf)),
+    DefenceCase(WeightNoise(0.05, kind="laplacian", by_row=True, restore=True), off=WeightNoise(0.0, restore=True)),
+    DefenceCase(WeightSparsify(0.3), off=WeightSparsify(0.0)),
+    DefenceCase(WeightSparsify(0.3, per_tensor=True), off=WeightSparsify(0.0, per_tensor=True)),
     DefenceCase(chain(Clip(0.05), GaussianNoise(0.01), TopK(0.5)), off=chain(Clip(1e9), GaussianNoise(0.0), TopK(1.0))),
 ]
 
@@ -96,6 +118,105 @@ def test_exactly_the_largest_entries_are_kept_over_all_tensors(share: float) -> 
     assert kept[kept != 0].equal(everything[kept != 0])
 
 
+# Defences of weights.
+
+KINDS = ["gaussian", "laplacian"]
+WEIGHTS = Recipe(SGD(0.5), epochs=2, sends="weights")
+
+
+def big_weights() -> dict[str, Tensor]:
+    return {"a": numbers(100, 200), "b": 5 * numbers(20_000, seed=1)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("std", [0.01, 2.0])
+def test_noise_on_weights_has_the_deviation_of_equation_12_around_what_is_clipped(kind: str, std: float) -> None:
+    weights = big_weights()
+    for name, sent in WeightNoise(std, clip=0.5, kind=kind).on_weights(weights, ONE).items():
+        noise = sent - weights[name] * 0.5 / weights[name].norm()
+        assert float(noise.std()) == pytest.approx(0.5 * std, rel=0.03)
+        assert abs(float(noise.mean())) < 0.03 * std
+        # The fourth moment tells the two kinds apart: 3 of a Gaussian, 6 of a Laplacian.
+        assert float((noise**4).mean() / noise.var() ** 2) == pytest.approx({"gaussian": 3, "laplacian": 6}[kind], 0.15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_released_code_keeps_the_weights_and_enlarges_the_noise(kind: str) -> None:
+    weights = big_weights()
+    sent = WeightNoise(0.01, kind=kind, by_row=True, restore=True).on_weights(weights, ONE)
+    lengths = {"a": weights["a"].norm(dim=1).max(), "b": weights["b"].norm()}
+    for name, w in weights.items():
+        noise = sent[name] - w
+        assert float(noise.std()) == pytest.approx(0.01 * float(lengths[name]) / 0.2, rel=0.03)
+        assert abs(float((noise * w).mean() / (noise.std() * w.std()))) < 0.03
+
+
+def test_clipped_weights_have_the_norm_and_small_ones_are_left_alone() -> None:
+    weights = {"large": numbers(50), "small": numbers(50, seed=1) / 100}
+    clipped = WeightNoise(0.0, clip=1.0).on_weights(weights, None)
+    assert float(clipped["large"].norm()) == pytest.approx(1.0)
+    assert clipped["small"].equal(weights["small"])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2, 0.5, 0.6, 0.99])
+@pytest.mark.parametrize("per_tensor", [True, False])
+def test_the_stated_share_of_weights_is_zeroed_the_smallest_ones(share: float, per_tensor: bool) -> None:
+    weights = {"a": numbers(40, 50), "b": 9 * numbers(30, seed=1)}
+    pruned = WeightSparsify(share, per_tensor).on_weights(weights, None)
+    parts = [(weights[name], pruned[name]) for name in weights] if per_tensor else [(flat(weights), flat(pruned))]
+    for before, after in parts:
+        assert int((after == 0).sum()) == ceil(share * (before.numel() - 1))
+        assert after[after != 0].equal(before[after != 0])
+        quantile = torch.quantile(before.abs().flatten(), share)  # as the released code prunes
+        assert after.equal(torch.where(before.abs() < quantile, 0, before))
+
+
+@pytest.mark.parametrize("recipe", [WEIGHTS, replace(WEIGHTS, sends="update")], ids=lambda recipe: recipe.sends)
+def test_what_is_sent_are_the_defended_weights(recipe: Recipe) -> None:
+    task, defence = image_task(), WeightSparsify(0.5)
+    plain, pruned = (answer(task, task.params, images(4), recipe, d, ONE).update for d in (NoDefence(), defence))
+    after = {name: p - plain[name] for name, p in task.params.items()}
+    expected = defence.on_weights(after, None)
+    torch.testing.assert_close({name: p - pruned[name] for name, p in task.params.items()}, expected)
+
+
+def played(defence: Defence) -> Round:
+    (only,) = play(image_task(), [images(3), images(2, seed=1)], WEIGHTS, Federation(), ONE, defence=defence)
+    return only
+
+
+@pytest.mark.parametrize(
+    "defence", [WeightNoise(0.1), WeightNoise(0.1, restore=True), WeightSparsify(0.5)], ids=lambda d: str(d)
+)
+def test_covering_the_global_model_changes_what_is_seen_of_it_and_nothing_else(
+    defence: WeightNoise | WeightSparsify,
+) -> None:
+    alone, both = played(defence), played(replace(defence, both=True))
+    assert flat(alone.params).equal(flat(both.params))
+    for one, other in zip(alone.captures, both.captures, strict=True):
+        (a,), (b,) = one.exchanges, other.exchanges
+        assert flat(a.before).equal(flat(image_task().params))
+        assert not torch.allclose(flat(a.before), flat(b.before))
+        assert flat(a.answer).equal(flat(b.answer))
+    first, second = (capture.exchanges[0].before for capture in both.captures)
+    assert flat(first).equal(flat(second))  # there is one global model
+
+
+def test_the_two_snapshots_have_noise_of_their_own() -> None:
+    task, noisy = image_task(), WeightNoise(0.1, restore=True, both=True)
+    (exchange,) = played(noisy).captures[0].exchanges
+    (clean,) = played(NoDefence()).captures[0].exchanges
+    before = flat(exchange.before) - flat(task.params)
+    after = flat(exchange.answer) - flat(clean.answer)
+    assert abs(float(torch.corrcoef(torch.stack([before, after]))[0, 1])) < 0.2
+
+
+@pytest.mark.parametrize("kind", DEFENCES.values(), ids=lambda kind: kind.name)
+def test_every_preset_is_one_of_the_defence(kind: type[Defence]) -> None:
+    for name, knobs in kind.presets.items():
+        assert isinstance(build(kind, knobs, name), kind)
+
+
 # Chains and settings.
 
 
@@ -124,6 +245,11 @@ def test_parts_of_a_chain_draw_from_streams_of_their_own() -> None:
         (lambda: Clip(0.0), "`norm` above 0, got 0.0"),
         (lambda: TopK(0.0), r"`share` in \(0, 1\], got 0.0"),
         (lambda: TopK(1.5), r"`share` in \(0, 1\], got 1.5"),
+        (lambda: WeightNoise(-1.0), "`std` of at least 0, got -1.0"),
+        (lambda: WeightNoise(clip=0.0), "`clip` above 0, got 0.0"),
+        (lambda: WeightNoise(0.1, clip=inf), "a finite `clip`"),
+        (lambda: WeightNoise(kind="pink"), "`kind` to be 'gaussian' or 'laplacian', got 'pink'"),
+        (lambda: WeightSparsify(1.0), r"`share` in \[0, 1\), got 1.0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(build, message: str) -> None:

@@ -45,7 +45,17 @@ def toy_weights() -> LpipsWeights:
 
 def test_everything_that_can_be_measured_is_and_has_a_name() -> None:
     truth = images(3)
-    full = score(truth.x, truth.y, truth, SPEC, public=images(5, seed=1), lpips_weights=toy_weights())
+    full = score(
+        truth.x,
+        truth.y,
+        truth,
+        SPEC,
+        public=images(5, seed=1),
+        lpips_weights=toy_weights(),
+        papers=("zhao2023",),
+        features=(rows(3).x, rows(3).x),
+        confidence=0.5,
+    )
     table = score(rows(3).x, rows(3).y, rows(3), TABLE, public=rows(9, seed=1))
     assert names(full) | names(table) == set(METRICS)
     for scored in (full, table):
@@ -61,6 +71,7 @@ def test_what_is_not_given_is_left_out() -> None:
         "mse",
         "psnr",
         "ssim",
+        "relative_error",
         "recovered",
         "psnr_of_constant",
         "ssim_of_constant",
@@ -70,7 +81,7 @@ def test_what_is_not_given_is_left_out() -> None:
     without_labels = names(score_images(truth.x, None, truth, SPEC, public=images(4, seed=1)))
     assert not any(name.endswith("class_mean") or name.startswith("label") for name in without_labels)
     assert "recovered_of_public_mean" in without_labels
-    assert names(score_tabular(rows(2).x, None, rows(2), TABLE)) == {"mae", "exact_match"}
+    assert names(score_tabular(rows(2).x, None, rows(2), TABLE)) == {"mae", "exact_match", "relative_error"}
 
 
 @settings(max_examples=8, deadline=None)
@@ -162,7 +173,13 @@ def test_regression_has_no_label_metrics() -> None:
     spec = DataSpec((5,), classes=None)
     truth = Examples(rows(3).x, torch.tensor([0.1, 0.2, 0.3]))
     scored = score(truth.x[[1, 0]], torch.tensor([0.25, 0.15]), truth, spec, public=truth)
-    assert names(scored) == {"mae", "exact_match", "mae_of_public_mean", "exact_match_of_public_mean"}
+    assert names(scored) == {
+        "mae",
+        "exact_match",
+        "relative_error",
+        "mae_of_public_mean",
+        "exact_match_of_public_mean",
+    }
     assert scored.matched_labels is not None
     assert scored.matched_labels[:2].tolist() == pytest.approx([0.15, 0.25])
     assert scored.matched_labels[2].isnan()
@@ -182,6 +199,46 @@ def test_a_missing_row_matches_nothing() -> None:
     scored = score_tabular(truth.x[:1], None, truth, TABLE)
     assert values(scored, "exact_match") == [1.0, 0.0]
     assert math.isnan(values(scored, "mae")[1])
+
+
+@pytest.mark.parametrize(("examples", "spec"), [(images(3), SPEC), (rows(3), TABLE)], ids=["images", "rows"])
+def test_the_relative_error_is_of_the_values_that_the_module_eats(examples: Examples, spec: DataSpec) -> None:
+    scored = score(1.25 * examples.x.flip(0), None, examples, spec)
+    assert values(scored, "relative_error") == pytest.approx([0.25] * 3)
+    missing = score(examples.x[1:], None, examples, spec)
+    assert [math.isnan(value) for value in values(missing, "relative_error")] == [True, False, False]
+
+
+def test_features_are_paired_with_the_true_ones_whatever_their_scale() -> None:
+    truth, real = images(3), 1e4 * rows(3).x
+    found = torch.cat([1.5 * real[2:], real[:1]])
+    scored = score(truth.x[:0], None, truth, SPEC, features=(found, real))
+    errors = values(scored, "feature_error")
+    assert errors[::2] == pytest.approx([0.0, 0.5])
+    assert math.isnan(errors[1])
+    assert all(math.isnan(value) for value in values(scored, "psnr"))
+
+
+def test_an_example_without_a_guess_does_not_spoil_the_others() -> None:
+    truth = images(3)
+    guess = truth.x.clone()
+    guess[1] = math.nan
+    scored = score(guess, truth.y, truth, SPEC, lpips_weights=toy_weights(), papers=("zhao2023",))
+    assert values(scored, "psnr")[::2] == [100.0, 100.0]
+    assert values(scored, "recovered") == values(scored, "recovered_zhao2023") == [pytest.approx(2 / 3)]
+    assert [math.isnan(value) for value in values(scored, "psnr_zhao2023")] == [False, True, False]
+    assert values(scored, "psnr_zhao2023_table")[1] == values(scored, "lpips_zhao2023_table")[1] == 0
+
+
+def test_the_metrics_of_a_paper_are_measured_where_they_are_asked_for() -> None:
+    truth = images(2)
+    assert not any("zhao2023" in name for name in names(score(truth.x, None, truth, SPEC)))
+    guess = truth.x + 0.3 * torch.randn(truth.x.shape, generator=torch.Generator().manual_seed(4))
+    asked = score(guess, None, truth, SPEC, papers=("zhao2023",))
+    unit = (SPEC.pixels(guess) - SPEC.pixels(truth.x)).double() / 255
+    usual = -10 * unit.square().mean(dim=(1, 2, 3)).log10()  # the paper's guesses are not clipped
+    assert values(asked, "psnr_zhao2023") == pytest.approx((usual + 11.485).tolist(), abs=1e-3)
+    assert "lpips_zhao2023" not in names(asked)
 
 
 def test_gradients_and_inputs_are_left_alone() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -21,11 +22,17 @@ class Defence:
     A defence is a frozen dataclass; its hooks are functions of tensors and of the client's own stream. With no stream
     (`rng=None`) a hook must be deterministic: that is how an attacker who knows the defence simulates it, and
     why `expected` exists.
+
+    Attributes:
+        name: as in tables and on the command line.
+        presets: named sets of knobs, as attacks have them.
     """
 
     name: ClassVar[str]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     per_example: ClassVar[bool] = False  # whether `on_example_gradient` does anything
     per_step: ClassVar[bool] = False  # whether `on_gradient` does anything
+    changes_weights: ClassVar[bool] = False  # whether `on_weights` does anything
 
     @property
     def expected(self) -> Defence:
@@ -45,8 +52,19 @@ class Defence:
         return gradient
 
     def on_update(self, update: Params, rng: Stream | None) -> Params:
-        """After training: what is about to be sent."""
+        """After training: the update or gradient that is about to be sent."""
         return update
+
+    def on_weights(self, weights: Params, rng: Stream | None) -> Params:
+        """After `on_update`: the weights that are about to be sent, where a client sends weights or their change."""
+        return weights
+
+    def on_global(self, weights: Params, rng: Stream) -> Params:
+        """What an observer sees of the global model; clients train from the real one all the same.
+
+        The released code of zhao2023 defends both snapshots that its attacker compares.
+        """
+        return weights
 
 
 @dataclass(frozen=True)
@@ -72,6 +90,11 @@ class Chain(Defence):
     def per_step(self) -> bool:  # type: ignore[override]
         """Whether any part works on the gradient of each step."""
         return any(part.per_step for part in self.parts)
+
+    @property
+    def changes_weights(self) -> bool:  # type: ignore[override]
+        """Whether any part works on the weights that are sent."""
+        return any(part.changes_weights for part in self.parts)
 
     @property
     def expected(self) -> Defence:
@@ -101,6 +124,18 @@ class Chain(Defence):
         for i, part in enumerate(self.parts):
             update = part.on_update(update, rng and rng / i)
         return update
+
+    def on_weights(self, weights: Params, rng: Stream | None) -> Params:
+        """Every part in order."""
+        for i, part in enumerate(self.parts):
+            weights = part.on_weights(weights, rng and rng / i)
+        return weights
+
+    def on_global(self, weights: Params, rng: Stream) -> Params:
+        """Every part in order."""
+        for i, part in enumerate(self.parts):
+            weights = part.on_global(weights, rng / i)
+        return weights
 
 
 def chain(*parts: Defence) -> Defence:

@@ -156,13 +156,13 @@ def load_lpips(folder: str | Path) -> LpipsWeights:
     )
 
 
-def _prepared(pixels: Tensor, low: float, high: float, like: Tensor) -> Tensor:
+def _prepared(pixels: Tensor, low: float, high: float, like: Tensor, smallest_side: int) -> Tensor:
     images = 2 * (pixels.to(like) - low) / (high - low) - 1
     if images.shape[1] == 1:
         images = images.expand(-1, 3, -1, -1)
     shortest = min(images.shape[-2:])
-    if shortest < SMALLEST_SIDE:
-        size = [round(side * SMALLEST_SIDE / shortest) for side in images.shape[-2:]]
+    if shortest < smallest_side:
+        size = [round(side * smallest_side / shortest) for side in images.shape[-2:]]
         images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
     shift, scale = images.new_tensor(SHIFT).reshape(3, 1, 1), images.new_tensor(SCALE).reshape(3, 1, 1)
     return (images - shift) / scale
@@ -180,7 +180,15 @@ def _features(images: Tensor, weights: LpipsWeights) -> list[Tensor]:
 
 
 @torch.no_grad()
-def lpips(guess: Tensor, truth: Tensor, low: float, high: float, weights: LpipsWeights) -> Tensor:
+def lpips(
+    guess: Tensor,
+    truth: Tensor,
+    low: float,
+    high: float,
+    weights: LpipsWeights,
+    *,
+    smallest_side: int = SMALLEST_SIDE,
+) -> Tensor:
     """Perceptual distance per image: 0 is equal, unrelated photographs have about 0.7.
 
     Args:
@@ -189,6 +197,7 @@ def lpips(guess: Tensor, truth: Tensor, low: float, high: float, weights: LpipsW
         low: smallest raw value.
         high: largest raw value.
         weights: from `load_lpips`; the work is done on their device.
+        smallest_side: images with a shorter one are enlarged to it.
 
     Returns:
         One value per image (n,), on the device of the weights.
@@ -215,8 +224,8 @@ def lpips(guess: Tensor, truth: Tensor, low: float, high: float, weights: LpipsW
     shown = clip(guess, low, high)
     # Strided windows can step over a pixel at the border, so NaN is remembered rather than left to spread.
     finite = shown.isfinite().flatten(1).all(dim=1).to(like.device)
-    left = _features(_prepared(shown.nan_to_num(nan=low), low, high, like), weights)
-    right = _features(_prepared(truth, low, high, like), weights)
+    left = _features(_prepared(shown.nan_to_num(nan=low), low, high, like, smallest_side), weights)
+    right = _features(_prepared(truth, low, high, like, smallest_side), weights)
     distance = like.new_zeros(len(guess))
     for linear, one, other in zip(weights.linears, left, right, strict=True):
         distance = distance + torch.einsum("nchw,c->nhw", (one - other).square(), linear).mean(dim=(1, 2))

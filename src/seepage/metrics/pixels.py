@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["PSNR_CAP", "clip", "mse", "psnr", "ssim"]
+__all__ = ["PSNR_CAP", "clip", "mse", "psnr", "ssim", "structural_similarity"]
 
 PSNR_CAP = 100.0
 """Largest PSNR that is reported, in dB: a smaller error is rounding of float32, and a table cannot hold infinity."""
@@ -119,6 +119,27 @@ def ssim(guess: Tensor, truth: Tensor, low: float, high: float) -> Tensor:
         >>> ssim(1 - stripes, stripes, 0.0, 1.0).round(decimals=4).item()
         -0.9964
     """
+    _check(guess, truth)
+    shown = (clip(guess.double(), low, high) - low) / (high - low)
+    return structural_similarity(shown, (truth.double() - low) / (high - low))
+
+
+def structural_similarity(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
+    """The formula behind `ssim`, for pixels as they stand.
+
+    Args:
+        guess: (n, c, h, w), not clipped.
+        truth: (n, c, h, w).
+        data_range: the range that the two constants are made for.
+
+    Returns:
+        One value per image (n,).
+
+    Example:
+        >>> black, white = torch.zeros(1, 1, 16, 16).double(), torch.ones(1, 1, 16, 16).double()
+        >>> structural_similarity(black, white).round(decimals=4).item()
+        0.0001
+    """
     # torchmetrics takes seconds to import, and most commands never score an image.
     from torchmetrics.functional.image import structural_similarity_index_measure
 
@@ -126,11 +147,9 @@ def ssim(guess: Tensor, truth: Tensor, low: float, high: float) -> Tensor:
     radius = (min(WINDOW, *guess.shape[-2:]) - 1) // 2
     if radius == 0 or len(guess) == 0:
         return torch.full((len(guess),), math.nan, dtype=torch.float64, device=guess.device)
-    shown = (clip(guess.double(), low, high) - low) / (high - low)
-    real = (truth.double() - low) / (high - low)
     # The mean that torchmetrics takes includes mirrored borders in some versions and not in others; the map does not.
     _, similarity = structural_similarity_index_measure(
-        shown, real, sigma=SIGMA_PER_RADIUS * radius, data_range=1.0, reduction="none", return_full_image=True
+        guess, truth, sigma=SIGMA_PER_RADIUS * radius, data_range=data_range, reduction="none", return_full_image=True
     )
     inside: Tensor = similarity[..., radius:-radius, radius:-radius]
     return inside.mean(dim=(1, 2, 3))

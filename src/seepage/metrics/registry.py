@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from seepage.metrics.baselines import BASELINES
 
-__all__ = ["BASELINE_METRICS", "METRICS", "Metric"]
+__all__ = ["BASELINE_METRICS", "METRICS", "Metric", "PaperMetrics"]
+
+PaperMetrics: TypeAlias = Literal["zhao2023"]
+"""Papers whose own metrics differ from the usual ones; they are measured where an experiment asks for them."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,77 @@ _MEASURED = (
         "image",
     ),
     Metric("exact_match", "share", True, "Share of a row's features that were found to within the tolerance.", "image"),
+    Metric(
+        "relative_error",
+        "",
+        False,
+        "Size of the error over the size of the true values that the network was fed: 0 is exact, 1 is no better than "
+        "a guess of zeros.",
+        "image",
+    ),
+    Metric(
+        "feature_error",
+        "",
+        False,
+        "The same for an attack that finds what enters a layer inside the network instead of the inputs themselves.",
+        "image",
+    ),
+    Metric(
+        "label_confidence",
+        "",
+        True,
+        "How sure the attack itself is of the labels it names, from 0 to 1; this is its own word, not a measurement.",
+        "client",
+    ),
+    Metric(
+        "psnr_zhao2023",
+        "dB",
+        True,
+        "PSNR as zhao2023 computes it, with the peak 1/std of CIFAR-100: 11.5 dB more than the usual PSNR.",
+        "image",
+    ),
+    Metric(
+        "ssim_zhao2023",
+        "",
+        True,
+        "SSIM as zhao2023 computes it, told a range of 255 for pixels up to 1: nearly 1 for any two images.",
+        "image",
+    ),
+    Metric(
+        "lpips_zhao2023",
+        "",
+        False,
+        "LPIPS as zhao2023 computes it, on pixels from 0 to 1 where the network expects -1 to 1: smaller than usual.",
+        "image",
+    ),
+    Metric(
+        "recovered_zhao2023",
+        "share",
+        True,
+        "Share of the client's images that zhao2023 counts as recovered: its own PSNR is at least 30 dB.",
+        "client",
+    ),
+    Metric(
+        "psnr_zhao2023_table",
+        "dB",
+        True,
+        "As zhao2023 averages: its PSNR where the image counts as recovered, and 0 where not.",
+        "image",
+    ),
+    Metric(
+        "ssim_zhao2023_table",
+        "",
+        True,
+        "As zhao2023 averages: its SSIM where the image counts as recovered, and 0 where not.",
+        "image",
+    ),
+    Metric(
+        "lpips_zhao2023_table",
+        "",
+        False,
+        "As zhao2023 averages: its LPIPS where the image counts as recovered, and 0, which is perfect, where not.",
+        "image",
+    ),
 )
 
 BASELINE_METRICS = {

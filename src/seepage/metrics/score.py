@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -14,7 +14,11 @@ from seepage.metrics.matching import match, taken
 from seepage.metrics.perceptual import LpipsWeights, lpips
 from seepage.metrics.pixels import clip, mse, psnr, ssim
 from seepage.metrics.recovered import THRESHOLD, recovered
+from seepage.metrics.registry import PaperMetrics
+from seepage.metrics.relative import relative_error
 from seepage.metrics.tabular import TOLERANCE, exact_match, mae
+from seepage.metrics.zhao2023 import THRESHOLD as THRESHOLD_ZHAO2023
+from seepage.metrics.zhao2023 import lpips_zhao2023, psnr_zhao2023, ssim_zhao2023, table_zhao2023
 from seepage.spec import DataSpec, Examples
 
 __all__ = ["Score", "Scored", "score", "score_images", "score_tabular"]
@@ -117,6 +121,26 @@ def _public_guesses(public: Examples | None, targets: Tensor | None, n: int, spe
     return {name: _plain(guess) for name, guess in guesses.items()}
 
 
+def _zhao2023(guess: Tensor, real: Tensor, weights: LpipsWeights | None) -> list[Score]:
+    """What the paper measures, of pixels in units of their range."""
+    psnr_values = psnr_zhao2023(guess, real)
+    measured = {"psnr_zhao2023": psnr_values, "ssim_zhao2023": ssim_zhao2023(guess, real)}
+    if weights is not None:
+        measured["lpips_zhao2023"] = lpips_zhao2023(guess, real, weights).cpu().double()
+    scores = [one for name, values in measured.items() for one in _each(name, values)]
+    for name, values in measured.items():
+        scores += _each(f"{name}_table", table_zhao2023(values, psnr_values))
+    share = int((psnr_values >= THRESHOLD_ZHAO2023).sum()) / len(real)
+    return [*scores, Score("all", "recovered_zhao2023", share)]
+
+
+def _feature_scores(features: tuple[Tensor, Tensor]) -> list[Score]:
+    found, real = map(_plain, features)
+    # Features have no range of their own; the largest true one stands for it.
+    order = match(found, real, 0.0, float(real.abs().max()) or 1.0)
+    return _each("feature_error", relative_error(taken(found, order, math.nan), real))
+
+
 def score_images(
     guess: Tensor,
     guess_labels: Tensor | None,
@@ -125,12 +149,13 @@ def score_images(
     public: Examples | None = None,
     lpips_weights: LpipsWeights | None = None,
     threshold: float = THRESHOLD,
+    papers: Collection[PaperMetrics] = (),
 ) -> Scored:
     """Pairs guessed images with the true ones and measures every pair.
 
-    Per true image: mse, psnr, ssim, and lpips where there are weights; psnr and ssim of the best constant, of the
-    public mean and of the class mean of the guessed labels (each where its ingredients are given). Per client:
-    recovered, for the attack and each baseline, and the two label metrics where there are guessed labels.
+    Per true image: mse, psnr, ssim, relative_error, and lpips where there are weights; psnr and ssim of the best
+    constant, of the public mean and of the class mean of the guessed labels (each where its ingredients are given).
+    Per client: recovered, for the attack and each baseline, and the two label metrics where there are guessed labels.
 
     Args:
         guess: normalised images (m, c, h, w) in any order; m may differ from the number of true images.
@@ -140,6 +165,7 @@ def score_images(
         public: examples that anybody may have, normalised.
         lpips_weights: from `seepage.metrics.perceptual.load_lpips`.
         threshold: PSNR in dB above which an image counts as recovered.
+        papers: whose own metrics are measured too.
 
     Note:
         A true image without a guess, or whose guess is not finite, has NaN for every value of its own and counts as
@@ -169,8 +195,13 @@ def score_images(
     scores = _each("mse", mse(found, real, low, high))
     scores += _each("psnr", psnr_of_attack)
     scores += _each("ssim", ssim(found, real, low, high))
+    scores += _each("relative_error", relative_error(taken(_plain(guess), order, math.nan), _plain(truth.x)))
     if lpips_weights is not None:
         scores += _each("lpips", lpips(found, real, low, high, lpips_weights))
+
+    if "zhao2023" in papers:
+        unclipped = taken(spec.pixels(_plain(guess)), order, math.nan)
+        scores += _zhao2023((unclipped - low) / (high - low), (real - low) / (high - low), lpips_weights)
 
     others = {"constant": baselines.best_constant(real)}
     for name, x in _public_guesses(public, guess_labels, len(truth), spec).items():
@@ -200,9 +231,9 @@ def score_tabular(
 ) -> Scored:
     """Pairs guessed rows with the true ones and measures every pair.
 
-    Per true row: mae and exact_match, for the attack and for the public mean and class mean where their ingredients
-    are given. Per client: the two label metrics where there are guessed labels. All is measured on normalised
-    values, so that every feature weighs the same whatever its unit.
+    Per true row: relative_error of the attack; mae and exact_match, for the attack and for the public mean and class
+    mean where their ingredients are given. Per client: the two label metrics where there are guessed labels. All is
+    measured on normalised values, so that every feature weighs the same whatever its unit.
 
     Args:
         guess: normalised rows (m, features) in any order; m may differ from the number of true rows.
@@ -221,7 +252,7 @@ def score_tabular(
         >>> truth = Examples(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), torch.tensor([0, 1]))
         >>> guess = torch.tensor([[2.0, 3.5], [0.0, 1.0]])
         >>> found = score_tabular(guess, torch.tensor([1, 1]), truth, DataSpec((2,), classes=2))
-        >>> [s.value for s in found.scores]
+        >>> [s.value for s in found.scores if s.metric != "relative_error"]
         [0.0, 0.25, 1.0, 0.5, 0.5, 1.0]
     """
     _check(guess, guess_labels, truth, spec, public)
@@ -237,6 +268,7 @@ def score_tabular(
         "exact_match": lambda x: exact_match(x, real, tolerance),
     }
     scores = [one for name, measure in measures.items() for one in _each(name, measure(found))]
+    scores += _each("relative_error", relative_error(found, real))
     for baseline, x in _public_guesses(public, guess_labels, len(truth), spec).items():
         rows, _ = paired(x)
         for name, measure in measures.items():
@@ -258,8 +290,14 @@ def score(
     lpips_weights: LpipsWeights | None = None,
     threshold: float = THRESHOLD,
     tolerance: float = TOLERANCE,
+    papers: Collection[PaperMetrics] = (),
+    features: tuple[Tensor, Tensor] | None = None,
+    confidence: float | None = None,
 ) -> Scored:
     """Measures an attack's guess with `score_images` or `score_tabular`, as the data spec says.
+
+    Beside these, what an attack may say instead of inputs or about its own answer: feature_error per true example, and
+    label_confidence.
 
     Args:
         guess: normalised inputs (m, ...) in any order.
@@ -270,14 +308,21 @@ def score(
         lpips_weights: for images.
         threshold: for images, PSNR in dB above which one counts as recovered.
         tolerance: for tables, largest error with which a feature counts as found.
+        papers: for images, whose own metrics are measured too.
+        features: guessed and true values (m, width) and (n, width) that enter a layer of the module.
+        confidence: how sure the attack is of its labels.
 
     Example:
         >>> import torch
         >>> truth = Examples(torch.tensor([[0.0, 1.0]]), torch.tensor([0.7]))
-        >>> scored = score(torch.tensor([[0.0, 0.5]]), None, truth, DataSpec((2,)))
+        >>> scored = score(torch.tensor([[0.0, 0.5]]), None, truth, DataSpec((2,)), confidence=0.75)
         >>> {s.metric: s.value for s in scored.scores}
-        {'mae': 0.25, 'exact_match': 0.5}
+        {'mae': 0.25, 'exact_match': 0.5, 'relative_error': 0.5, 'label_confidence': 0.75}
     """
     if spec.is_image:
-        return score_images(guess, guess_labels, truth, spec, public, lpips_weights, threshold)
-    return score_tabular(guess, guess_labels, truth, spec, public, tolerance)
+        scored = score_images(guess, guess_labels, truth, spec, public, lpips_weights, threshold, papers)
+    else:
+        scored = score_tabular(guess, guess_labels, truth, spec, public, tolerance)
+    more = [] if features is None else _feature_scores(features)
+    more += [] if confidence is None else [Score("all", "label_confidence", confidence)]
+    return replace(scored, scores=scored.scores + more)
