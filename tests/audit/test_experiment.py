@@ -13,7 +13,7 @@ from seepage.attacks import ATTACKS, InvertingGradients
 from seepage.audit.experiment import Clients, Data, Expectation, Experiment, Watch, parse, read_experiment
 from seepage.audit.values import SpecError
 from seepage.data import DATASETS
-from seepage.defences import DEFENCES, Clip, GaussianNoise, NoDefence, TopK, chain
+from seepage.defences import DEFENCES, Clip, GaussianNoise, NoDefence, TopK, WeightNoise, WeightSparsify, chain
 from seepage.models import MODELS
 from seepage.recipe import SGD, Adam, Recipe
 from seepage.rounds import Federation
@@ -82,6 +82,33 @@ def test_a_chain_of_defences_is_applied_in_the_order_of_the_file() -> None:
     assert case.defences == (chain(Clip(2.0), GaussianNoise(0.5), TopK()),)
 
 
+def test_knobs_beside_the_preset_of_a_defence_go_before_it() -> None:
+    case = only_case("""
+        [[defence]]
+        name = "weight-noise"
+        preset = "as_code"
+        std = 0.5
+        both = false
+
+        [[defence]]
+        chain = ["clip", { name = "weight-sparsify", preset = "as_code" }]
+    """)
+    noise, chained = case.defences
+    assert noise == WeightNoise(0.5, by_row=True, restore=True)
+    assert chained == chain(Clip(), WeightSparsify(per_tensor=True, both=True))
+
+
+def test_metrics_of_papers_reach_every_attack_and_change_a_trial_only_where_asked_for() -> None:
+    usual, asked = (
+        list(read(f'attack = ["inverting-gradients"]\naccuracy = true\n{metrics}').trials())
+        for metrics in ("", 'metrics = ["zhao2023", "zhao2023"]')
+    )
+    assert [t.metrics for t in asked] == [("zhao2023",)] * 2
+    assert usual[0].digest != asked[0].digest
+    assert usual[1].digest == asked[1].digest  # learning
+    assert usual[0].scene == asked[0].scene
+
+
 def test_a_threat_model_of_ones_own_grants_what_it_lists() -> None:
     case = only_case("""
         [[threat]]
@@ -115,6 +142,16 @@ def test_a_case_changes_what_it_names_and_keeps_the_rest() -> None:
     assert (second.name, second.clients, second.defences) == ("other", Clients(5, 1), (TopK(), NoDefence()))
     assert second.attacks == first.attacks == (InvertingGradients(steps=3),)
     assert (first.recipe, second.recipe) == (Recipe(), Recipe(sends="gradient"))
+
+
+def test_a_label_is_what_tables_call_an_attack_and_changes_nothing_else() -> None:
+    named = read('attack = [{ name = "inverting-gradients", label = "mine", steps = 3 }]')
+    plain = read('attack = [{ name = "inverting-gradients", steps = 3 }]')
+    (trial,), (other,) = named.trials(), plain.trials()
+    assert (trial.label, other.label) == ("mine", "inverting-gradients")
+    assert (trial.attack, trial.digest) == (other.attack, other.digest)
+    with pytest.raises(SpecError, match=r"attack\[0\].label: expected a text, got 3"):
+        read('attack = [{ name = "inverting-gradients", label = 3 }]')
 
 
 def test_every_attack_meets_every_defence_under_every_threat_in_every_case_for_every_group_of_clients() -> None:
@@ -176,13 +213,13 @@ def test_the_embedded_audit_attacks_four_clients_behind_each_defence_and_measure
 
 FIELDS = {
     "data": ["name", "public", "raw", "split"],
-    "clients": ["alpha", "count", "examples", "partition"],
-    "model": ["name", "options"],
+    "clients": ["alpha", "count", "examples", "partition", "skip"],
+    "model": ["name", "options", "pretraining"],
     "recipe": ["batch_norm", "batch_size", "epochs", "optimiser", "sends", "sends_buffers", "shuffle"],
     "federation": ["per_round", "rounds", "server_lr", "visible"],
-    "watch": ["clients", "round", "together"],
+    "watch": ["clients", "round", "since", "together"],
 }
-PARTITIONS = ["stored", "iid", "dirichlet", "owner"]
+PARTITIONS = ["stored", "distinct", "iid", "dirichlet", "owner"]
 FACTS = sorted(fact.value for fact in Fact)
 
 # What is written, and every piece that the message must have beside the name of the file.
@@ -201,6 +238,15 @@ WRONG: dict[str, tuple[str, list[object]]] = {
         'defence = [{ name = "clip", size = 3 }]',
         ["defence[0]: unknown key 'size'", ["norm"]],
     ),
+    "unknown preset of a defence": (
+        'defence = [{ name = "weight-noise", preset = "as_text" }]',
+        ["defence[0].preset: expected one of ['as_code', 'as_paper'], got 'as_text'"],
+    ),
+    "preset that is no name": (
+        'defence = [{ name = "weight-noise", preset = ["as_code"] }]',
+        ["defence[0].preset: expected one of", "got ['as_code']"],
+    ),
+    "unknown metrics": ('metrics = ["lee2020"]', ["metrics[0]: expected one of ['zhao2023'], got 'lee2020'"]),
     "unknown key of a case": (
         'case = [{ name = "a", seed = 3 }]',
         ["case[0]: unknown key 'seed'", sorted(["name", *FIELDS, "attack", "defence", "threat"])],
@@ -314,6 +360,10 @@ WRONG: dict[str, tuple[str, list[object]]] = {
     "round before the first": ("watch = { round = -1 }", ["watch: expected `round` of at least 0, got -1"]),
     "nobody watched": ("watch = { clients = 0 }", ["watch: expected `clients` of at least 1", "got 0"]),
     "nobody together": ("watch = { together = 0 }", ["watch: expected `together` of at least 1, got 0"]),
+    "seen since a later round": (
+        "federation = { rounds = 3 }\nwatch = { round = 1, since = 2 }",
+        ["watch: expected `since` from 0 to `round` = 1", "got 2"],
+    ),
     "round after the last": ("watch = { round = 1 }", ["watch.round", "federation.rounds = 1", "got 1"]),
     "more clients in a round than there are": (
         "clients = { count = 3 }\nfederation = { per_round = 4 }",

@@ -93,8 +93,7 @@ def test_every_row_has_what_was_promised_and_a_known_outcome(tmp_path: Path) -> 
     )
     assert attack["outcome"].isin({status.name.lower().replace("_", " ") for status in Status}).all()
     assert learning[["item", "metric", "outcome", "threat"]].values.tolist() == [
-        ["1", "accuracy", "measured", "none"],
-        ["2", "accuracy", "measured", "none"],
+        [str(rounds), "accuracy", "measured", "none"] for rounds in range(3)
     ]
     assert learning["value"].between(0, 1).all()
 
@@ -221,6 +220,25 @@ def test_what_is_on_disk_is_what_a_new_play_would_give(tmp_path: Path) -> None:
     for (capture, secret), new, known in zip(read, last.captures, last.secrets, strict=True):
         torch.testing.assert_close(capture.exchanges[0].answer, new.exchanges[0].answer, rtol=0, atol=0)
         torch.testing.assert_close(secret.examples.x, known.examples.x, rtol=0, atol=0)
+
+
+def test_of_several_watched_rounds_the_attacker_sees_what_each_client_answered_in_them(tmp_path: Path) -> None:
+    experiment = tiny(
+        attack=["grey"], federation={"rounds": 5, "per_round": 2}, watch={"round": 3, "since": 1, "together": 3}
+    )
+    rows = perform(experiment, tmp_path).read()
+    (trial,) = experiment.trials()
+    _, *watched, _ = set_scene(trial, CPU, None).rounds()
+    answered = {str(i): [r.number for r in watched if i in r.sampled] for i in watched[-1].sampled}
+    assert len(set(map(tuple, answered.values()))) > 1  # clients that do not stack
+    assert set(rows["client"]) == set(answered)
+    assert {client: [seen.round for seen in view.rounds] for view in Grey.seen for client in view.clients} == answered
+    for view in Grey.seen:
+        for seen in view.rounds:
+            (played,) = [r for r in watched if r.number == seen.round]
+            (exchange,) = next(c for c in played.captures if c.client == view.clients[0]).exchanges
+            torch.testing.assert_close({n: u[0] for n, u in seen.update.items()}, exchange.update, rtol=0, atol=0)
+            torch.testing.assert_close({n: p[0] for n, p in seen.params.items()}, exchange.before, rtol=0, atol=0)
 
 
 def test_attacks_on_one_federation_share_one_play_and_defences_do_not(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from seepage.audit.diagnosis import Cause
 from seepage.audit.experiment import Expectation
 from seepage.audit.summary import compare, summarise
 
@@ -119,3 +120,18 @@ def test_an_expectation_is_about_its_case_metric_attack_and_defence() -> None:
 def test_what_was_not_measured_is_said_so() -> None:
     assert compared(Expectation("all", "lpips", 0.1), row("psnr", 20.0)) == (None, "not measured")
     assert compared(Expectation("all", "psnr", 0.1), row("psnr", math.nan)) == (None, "not measured")
+
+
+def test_causes_are_counted_once_for_every_attacked_update() -> None:
+    rows = pd.DataFrame(
+        [
+            row(metric, 1.0, client=client, diagnosis=diagnosis)
+            for metric in ("psnr", "ssim")
+            for client, diagnosis in (("0", "labels-wrong+stuck"), ("1", "labels-wrong"), ("2", "recovered"))
+        ]
+    )
+    (line,) = summarise(rows)
+    assert line.causes == {Cause.LABELS_WRONG: 2, Cause.STUCK: 1}
+    assert next(iter(line.causes)) is Cause.LABELS_WRONG
+    (old,) = summarise(rows.drop(columns="diagnosis"))
+    assert old.causes == {}

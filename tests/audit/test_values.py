@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from common.audits import TINY, tiny
 from seepage.attacks import InvertingGradients
-from seepage.audit.experiment import Clients, Data, Experiment, Model, Trial, Watch, parse
+from seepage.audit.experiment import Clients, Data, Experiment, Model, Pretraining, Trial, Watch, parse
 from seepage.audit.values import digest, plain
 from seepage.defences import Clip, GaussianNoise, NoDefence, TopK, chain
 from seepage.recipe import SGD, Adam, Recipe
@@ -46,6 +46,8 @@ OTHER: dict[str, Any] = {
     "threshold": 21.0,
     "first": 1,
     "last": 3,
+    "metrics": ("zhao2023",),
+    "label": "another name",
     "data.name": "mnist",
     "data.split": "test",
     "data.raw": True,
@@ -54,8 +56,16 @@ OTHER: dict[str, Any] = {
     "clients.examples": 3,
     "clients.partition": "iid",
     "clients.alpha": 0.25,
+    "clients.skip": 1,
     "model.name": "linear",
     "model.options": {"hidden": [9]},
+    "model.pretraining": Pretraining(epochs=1),
+    "model.pretraining.epochs": 2,
+    "model.pretraining.share": 0.5,
+    "model.pretraining.lr": 0.5,
+    "model.pretraining.batch_size": 4,
+    "model.pretraining.weight_decay": 0.5,
+    "model.pretraining.augment": False,
     "recipe.optimiser": Adam(),
     "recipe.optimiser.lr": 0.25,
     "recipe.optimiser.momentum": 0.5,
@@ -74,6 +84,7 @@ OTHER: dict[str, Any] = {
     "watch.round": 2,
     "watch.clients": 2,
     "watch.together": 3,
+    "watch.since": 0,
     "defence": TopK(),
     "defence.parts": (GaussianNoise(), Clip()),
     "attack": None,
@@ -81,6 +92,13 @@ OTHER: dict[str, Any] = {
     "attack.lr": 0.5,
     "attack.steps": 7,
     "attack.starts": 2,
+    "attack.distance": "squared",
+    "attack.optimiser": "lbfgs",
+    "attack.signed": False,
+    "attack.decay": "none",
+    "attack.layers": "top2",
+    "attack.median_every": 3,
+    "attack.precision": "tf32",
     "attack.boxed": False,
     "attack.chunk": 3,
     "attack.keep_every": 3,
@@ -89,8 +107,11 @@ OTHER: dict[str, Any] = {
     "threat.facts": frozenset({Fact.COUNT, Fact.LABELS}),
     "threat.about": "another sentence",
 }
-ATTACK_IGNORES = {"federation.rounds", "watch.clients", "watch.together", "threat.about"}
-LEARNING_IGNORES = {"watch.round", "watch.clients", "watch.together", "threshold", "federation.visible"}
+ATTACK_IGNORES = {"federation.rounds", "watch.clients", "watch.together", "threat.about", "label"}
+LEARNING_IGNORES = {
+    "watch.round", "watch.clients", "watch.together", "watch.since", "threshold", "federation.visible",
+    "metrics", "label",
+}  # fmt: skip
 
 
 def changed(value: Any, path: str, new: Any) -> Any:
@@ -126,8 +147,9 @@ def test_the_digest_of_learning_changes_with_each_field_that_matters_and_with_no
 
 @pytest.mark.parametrize("path", OTHER)
 def test_what_is_sent_depends_on_data_clients_model_recipe_defence_and_seed_alone(path: str) -> None:
-    decides = path.startswith(("data", "clients", "model", "recipe", "federation", "defence", "seed", "watch.round"))
-    free = {"data.public", "federation.rounds"}
+    parts = ("data", "clients", "model", "recipe", "federation", "defence", "seed", "watch")
+    decides = path.startswith(parts)
+    free = {"data.public", "federation.rounds", "watch.clients", "watch.together"}
     assert (changed(ATTACK, path, OTHER[path]).scene != ATTACK.scene) is (decides and path not in free)
 
 
@@ -159,6 +181,11 @@ def test_name_sentence_and_expectations_of_an_experiment_do_not_matter() -> None
 def test_writing_a_default_out_does_not_matter() -> None:
     written = tiny(defence=["none"], threat=["honest-server"], seed=0, recipe={"epochs": 1}, federation={"rounds": 1})
     assert digests(written) == digests(tiny())
+
+
+def test_seeing_the_rounds_since_the_attacked_one_is_seeing_it_alone() -> None:
+    one, two = (tiny(federation={"rounds": 3}, watch={"round": 2, **since}) for since in ({}, {"since": 2}))
+    assert digests(one) == digests(two)
 
 
 def test_watching_more_clients_leaves_finished_groups_finished() -> None:

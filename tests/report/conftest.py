@@ -40,6 +40,7 @@ class Notebook:
             "device": "cpu",
             "seepage": "0.1.0",
             "torch": "2.13.0",
+            "diagnosis": "",
         }
         self.rows.append({**common, **columns, "metric": metric, "value": value})
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from seepage.audit.diagnosis import Cause
 from seepage.audit.experiment import Expectation
 from seepage.audit.gate import Limit, Policy, gate
 from seepage.audit.summary import Index
 from seepage.engine.minimise import Status
 from seepage.report import render
 from seepage.report import strips as strips_module
+from seepage.threat import Fact
 
 NOISE = {"defence": "gaussian-noise", "defence_settings": "std=0.01"}
 
@@ -241,7 +243,8 @@ def test_a_threat_model_of_the_users_own_is_described_from_the_notes(book: Any) 
     text = Page(render(index(), book.frame, {}, (), {"t": {"trial": {"threat": threat}}})).text
     assert "Knows a lot." in text
     assert "how often each label occurs" in text
-    assert "Not granted recipe, defence, public data" in text
+    hidden = [fact.value for fact in Fact if fact.value not in threat["facts"]]
+    assert f"Not granted {', '.join(hidden)}" in text
 
 
 def test_one_round_and_crowded_rounds_are_drawn(book: Any) -> None:
@@ -259,3 +262,40 @@ def test_accuracy_that_is_not_a_number_is_left_out_of_the_chart(book: Any) -> No
     page = Page(render(index(), book.frame, {}))
     assert not page.all("svg")
     assert "nan" not in page.text.lower()
+
+
+def test_why_data_did_not_come_back_is_said_beside_the_pictures_and_in_the_tables(book: Any) -> None:
+    book.images([31.0], client="0", diagnosis="recovered")
+    book.images([9.0], client="1", diagnosis="labels-wrong+stuck")
+    book.images([8.0], client="2", diagnosis="stuck")
+    book.images([7.0, 6.0], client="0", trial="n", diagnosis="defended", **NOISE)
+    book.show("t", [31.0, 9.0, 8.0])
+    book.show("n", [7.0, 6.0])
+    page = Page(render(index("t", "n"), book.frame, book.pictures))
+    assert page.open == []
+    assert (
+        f"Why not more: search stopped short (2 of 3). {Cause.STUCK.sentence} Also: wrong labels (1 of 3)." in page.text
+    )
+    assert f"Why not recovered: defended by gaussian-noise. {Cause.DEFENDED.sentence}" in page.text
+    assert "brings no more back" not in page.text
+    assert "why not all: search stopped short (2 of 3); wrong labels (1 of 3)" in page.text
+    assert f"search stopped short 2 {Cause.STUCK.sentence}" in page.text
+    assert f"defended 1 {Cause.DEFENDED.sentence}" in page.text
+
+
+def test_a_defence_gets_no_praise_for_an_attack_that_fails_without_it_too(book: Any) -> None:
+    book.images([9.0], diagnosis="stuck")
+    book.images([8.0], trial="n", diagnosis="defended", **NOISE)
+    book.show("n", [8.0])
+    assert (
+        "Without the defence the same attack brings no more back"
+        in Page(render(index("t", "n"), book.frame, book.pictures)).text
+    )
+
+
+def test_where_all_came_back_there_is_nothing_to_explain(book: Any) -> None:
+    book.images([31.0], diagnosis="recovered")
+    book.show("t", [31.0])
+    text = Page(render(index("t"), book.frame, book.pictures)).text
+    assert "Why" not in text
+    assert "why not" not in text

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seepage.attacks import ATTACKS, Attack
-from seepage.audit.values import SpecError, build, digest, inside
+from seepage.audit.values import SpecError, build, digest, inside, plain
 from seepage.data import DATASETS
 from seepage.defences import DEFENCES, Defence, NoDefence, chain
+from seepage.metrics.registry import PaperMetrics
 from seepage.models import MODELS, options
 from seepage.recipe import Recipe
 from seepage.rounds import Federation
@@ -29,6 +30,7 @@ __all__ = [
     "Expectation",
     "Experiment",
     "Model",
+    "Pretraining",
     "Trial",
     "Watch",
     "parse",
@@ -65,14 +67,17 @@ class Clients:
     Args:
         count: number of clients.
         examples: of each; `None` is all that the partition gives.
-        partition: `"stored"` (one after another as stored), `"iid"`, `"dirichlet"` or `"owner"` (by writer, person, …).
+        partition: `"stored"` (one after another as stored), `"distinct"` (likewise, but each client passes over
+            examples of a label that it already has), `"iid"`, `"dirichlet"` or `"owner"` (by writer, person, …).
         alpha: of the Dirichlet partition.
+        skip: leave out that many examples at the beginning of the split.
     """
 
     count: int = 4
     examples: int | None = None
-    partition: Literal["stored", "iid", "dirichlet", "owner"] = "stored"
+    partition: Literal["stored", "distinct", "iid", "dirichlet", "owner"] = "stored"
     alpha: float = 0.5
+    skip: int = 0
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -81,6 +86,44 @@ class Clients:
             raise ValueError(f"expected `examples` of at least 1, or none for all there are, got {self.examples}")
         if self.alpha <= 0:
             raise ValueError(f"expected `alpha` above 0, got {self.alpha}")
+        if self.skip < 0:
+            raise ValueError(f"expected `skip` of at least 0, got {self.skip}")
+        if self.partition == "distinct" and self.examples is None:
+            raise ValueError("expected `examples`, the number per client, beside `partition = 'distinct'`, got none")
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Training of the global model before any round, on examples of the half that the clients do not hold.
+
+    SGD with momentum 0.9 (Nesterov), weight decay and a learning rate that falls as half a cosine.
+
+    Args:
+        epochs: passes over the examples; 0 leaves the model as it was drawn.
+        share: of the held-out examples that are trained on, the first ones; accuracy is measured on the others.
+        lr: first learning rate.
+        batch_size: examples per step.
+        weight_decay: of all parameters.
+        augment: images are mirrored and shifted at random, by up to an eighth of their size.
+    """
+
+    epochs: int = 0
+    share: float = 0.9
+    lr: float = 0.1
+    batch_size: int = 128
+    weight_decay: float = 5e-4
+    augment: bool = True
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0:
+            raise ValueError(f"expected `epochs` of at least 0, got {self.epochs}")
+        if not 0 < self.share < 1:
+            raise ValueError(f"expected `share` between 0 and 1, got {self.share}")
+        if self.lr <= 0 or self.batch_size < 1 or self.weight_decay < 0:
+            raise ValueError(
+                "expected `lr` above 0, `batch_size` of at least 1 and `weight_decay` of at least 0, "
+                f"got {self.lr}, {self.batch_size} and {self.weight_decay}"
+            )
 
 
 @dataclass(frozen=True)
@@ -90,10 +133,12 @@ class Model:
     Args:
         name: a network that `seepage list models` names, or `package.module:function` that returns an `nn.Module`.
         options: keyword arguments for it.
+        pretraining: what happens to it before the federation begins.
     """
 
     name: str = "cnn-femnist"
     options: dict[str, Any] = field(default_factory=dict)
+    pretraining: Pretraining = field(default_factory=Pretraining)
 
 
 @dataclass(frozen=True)
@@ -104,11 +149,14 @@ class Watch:
         round: the round whose messages are attacked.
         clients: how many of those that answered in it, the first ones; `None` is all.
         together: most clients in one trial, that is in one program.
+        since: the first round whose messages are seen too; `None` is `round` itself. A client that did not answer in
+            each of them is seen in those in which it did.
     """
 
     round: int = 0
     clients: int | None = None
     together: int = 8
+    since: int | None = None
 
     def __post_init__(self) -> None:
         if self.round < 0:
@@ -117,6 +165,13 @@ class Watch:
             raise ValueError(f"expected `clients` of at least 1, or none for all of them, got {self.clients}")
         if self.together < 1:
             raise ValueError(f"expected `together` of at least 1, got {self.together}")
+        if self.since is not None and not 0 <= self.since <= self.round:
+            raise ValueError(f"expected `since` from 0 to `round` = {self.round}, or none for it, got {self.since}")
+
+    @property
+    def rounds(self) -> range:
+        """Numbers of the rounds that are seen."""
+        return range(self.round if self.since is None else self.since, self.round + 1)
 
 
 @dataclass(frozen=True)
@@ -130,7 +185,7 @@ class Expectation:
         source: where it stands.
         tolerance: how far ours may be off before the difference needs a sentence.
         at_least: our own target, where there is one.
-        attack: name of the attack; any when absent.
+        attack: name or label of the attack; any when absent.
         defence: name of the defence; any when absent.
     """
 
@@ -156,6 +211,7 @@ class Case:
     federation: Federation = field(default_factory=Federation)
     watch: Watch = field(default_factory=Watch)
     attacks: tuple[Attack, ...] = ()
+    labels: tuple[str, ...] = ()  # what each attack is called in tables
     defences: tuple[Defence, ...] = (NoDefence(),)
     threats: tuple[ThreatModel, ...] = (THREATS["honest-server"],)
 
@@ -182,27 +238,39 @@ class Trial:
     threat: ThreatModel | None = None
     first: int = 0
     last: int = 0
+    metrics: tuple[PaperMetrics, ...] = ()
+    label: str = ""  # what the attack is called in tables, where several differ in their knobs alone
 
     @cached_property
     def digest(self) -> str:
         """Name of this trial: the same for the same values, on every machine; what cannot change it is left out."""
         if self.attack is None or self.threat is None:  # learning does not depend on who looks
             unseen = replace(self.federation, visible="each")
-            return digest(replace(self, federation=unseen, watch=Watch(), threshold=0.0))
-        return digest(replace(self._as_far_as_watched, threat=replace(self.threat, about="")))
+            return _digest(replace(self, federation=unseen, watch=Watch(), threshold=0.0, metrics=()))
+        return _digest(replace(self._as_far_as_watched, threat=replace(self.threat, about="")))
 
     @cached_property
     def scene(self) -> str:
         """Digest of the part that decides what is sent, shared by all attacks on it."""
         public = replace(self.data, public=0)
         watched = replace(self._as_far_as_watched, case="", data=public, threshold=0.0)
-        return digest(replace(watched, attack=None, threat=None, first=0, last=0))
+        return _digest(replace(watched, attack=None, threat=None, first=0, last=0, metrics=()))
 
     @property
     def _as_far_as_watched(self) -> Trial:
         """Without later rounds, and without how the watched clients were dealt to trials."""
         rounds = replace(self.federation, rounds=self.watch.round + 1)
-        return replace(self, federation=rounds, watch=Watch(self.watch.round))
+        seen = Watch(self.watch.round, since=self.watch.rounds.start)
+        return replace(self, federation=rounds, watch=seen)
+
+
+def _digest(trial: Trial) -> str:
+    """Of all its values; metrics that were not asked for change nothing, and leave finished trials finished."""
+    values = plain(trial)
+    del values["label"]
+    if not trial.metrics:
+        del values["metrics"]
+    return digest(values)
 
 
 @dataclass(frozen=True)
@@ -217,6 +285,7 @@ class Experiment:
         accuracy: also play all rounds for each defence and measure accuracy on held-out data.
         threshold: PSNR in dB above which an image counts as recovered.
         expect: numbers of the paper to stand beside ours.
+        metrics: papers whose own metrics are measured beside the usual ones.
     """
 
     name: str
@@ -226,6 +295,7 @@ class Experiment:
     accuracy: bool = False
     threshold: float = 20.0
     expect: tuple[Expectation, ...] = ()
+    metrics: tuple[PaperMetrics, ...] = ()
 
     def trials(self, limit: int | None = None) -> Iterator[Trial]:
         """Every trial in order.
@@ -249,13 +319,15 @@ class Experiment:
                 NoDefence(),
                 self.seed,
                 self.threshold,
+                metrics=tuple(sorted(set(self.metrics))),
             )
             for defence in case.defences:
-                for attack in case.attacks:
+                for attack, label in zip(case.attacks, case.labels, strict=True):
                     for threat in case.threats:
                         for first in range(0, watched, case.watch.together):
                             last = min(first + case.watch.together, watched)
-                            yield replace(base, defence=defence, attack=attack, threat=threat, first=first, last=last)
+                            group = replace(base, threat=threat, first=first, last=last)
+                            yield replace(group, defence=defence, attack=attack, label=label)
                 if self.accuracy:
                     yield replace(base, defence=defence)
 
@@ -299,7 +371,7 @@ def parse(table: Mapping[str, Any], where: str, default_name: str = "experiment"
     shared = {key: rest.pop(key) for key in (*SECTIONS, *LISTS) if key in rest}
     overrides = _list(rest.pop("case", None), inside(where, "case"))
     expect = tuple(build(Expectation, e, at) for e, at in _list(rest.pop("expect", None), inside(where, "expect")))
-    known = ("name", "about", "seed", "accuracy", "threshold")
+    known = ("name", "about", "seed", "accuracy", "threshold", "metrics")
     for key in rest:
         if key not in known:
             choices = sorted([*known, *SECTIONS, *LISTS, "case", "expect"])
@@ -337,13 +409,14 @@ def _case(shared: Mapping[str, Any], override: Mapping[str, Any], where: str) ->
         key: _section(kind, shared.get(key), override.get(key), inside(where, key)) for key, kind in SECTIONS.items()
     }
     lists = {key: _list(override.get(key, shared.get(key)), inside(where, key)) for key in LISTS}
-    attacks = tuple(_attack(attack, at) for attack, at in lists["attack"])
+    attacks, labels = _attacks(lists["attack"])
     defences = tuple(_defence(defence, at) for defence, at in lists["defence"])
     threats = tuple(_threat(threat, at) for threat, at in lists["threat"])
     case = Case(
         override["name"],
         **sections,
         attacks=attacks,
+        labels=labels,
         defences=defences or (NoDefence(),),
         threats=threats or Case.threats,
     )
@@ -388,25 +461,33 @@ def _check(case: Case, where: str) -> None:
 
 
 def _named(registry: Mapping[str, type[Any]], table: Mapping[str, Any] | str, where: str) -> Any:
+    """One attack or defence; the knobs beside `preset` are laid over those of the preset."""
     if not isinstance(table, Mapping | str):
         raise SpecError(f"{where}: expected a table or a name, got {table!r}")
     rest = {"name": table} if isinstance(table, str) else dict(table)
     name = rest.pop("name", None)
     if not isinstance(name, str) or name not in registry:
         raise SpecError(f"{where}: expected `name` to be one of {sorted(registry)}, got {name!r}")
+    if "preset" in rest:
+        known, chosen = registry[name].presets, rest.pop("preset")
+        if not isinstance(chosen, str) or chosen not in known:
+            raise SpecError(f"{where}.preset: expected one of {sorted(known)}, got {chosen!r}")
+        rest = {**known[chosen], **rest}
     return build(registry[name], rest, where)
 
 
-def _attack(table: Any, where: str) -> Attack:
-    """One attack; the knobs beside `preset` are laid over those of the preset."""
-    if isinstance(table, Mapping) and "preset" in table:
-        kind, chosen = ATTACKS.get(str(table.get("name"))), table["preset"]
-        known = {} if kind is None else kind.presets
-        if kind is not None and chosen not in known:
-            raise SpecError(f"{where}.preset: expected one of {sorted(known)}, got {chosen!r}")
-        table = {**known.get(chosen, {}), **{key: value for key, value in table.items() if key != "preset"}}
-    attack: Attack = _named(ATTACKS, table, where)
-    return attack
+def _attacks(entries: list[tuple[Any, str]]) -> tuple[tuple[Attack, ...], tuple[str, ...]]:
+    """The attacks and what tables call them: their `label`, or else their name."""
+    attacks, labels = [], []
+    for table, where in entries:
+        rest = dict(table) if isinstance(table, Mapping) else table
+        label = rest.pop("label", None) if isinstance(rest, dict) else None
+        if not isinstance(label, str | None):
+            raise SpecError(f"{where}.label: expected a text, got {label!r}")
+        attack: Attack = _named(ATTACKS, rest, where)
+        attacks.append(attack)
+        labels.append(label or attack.name)
+    return tuple(attacks), tuple(labels)
 
 
 def _defence(table: Any, where: str) -> Defence:

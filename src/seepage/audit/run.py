@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from seepage.audit.diagnosis import answer_mismatch, diagnose, gather, write_causes
 from seepage.audit.experiment import Experiment, Trial
+from seepage.audit.features import true_features
 from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures, Table
 from seepage.audit.values import SpecError, digest, plain
@@ -23,6 +25,7 @@ from seepage.capture import Capture, CaptureError, Secret, examine, moved
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
 from seepage.engine.lanes import out_of_memory
+from seepage.engine.layers import Concern
 from seepage.engine.minimise import Status
 from seepage.finding import Finding, NotApplicable
 from seepage.metrics.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
@@ -109,9 +112,15 @@ def _check_modules(
             raise
         except Exception:
             continue  # a bug in the user's own code: the trial meets it again and says so in its row
+        if listener is None:
+            continue
+        # A network has many layers of one kind: the first speaks for them.
+        alike: dict[tuple[str, ...], list[Concern]] = {}
         for concern in concerns:
-            if listener is not None:
-                listener(0, count, trial, f"note: {trial.model.name}: {concern}")
+            alike.setdefault((concern.kind, concern.consequence, concern.why), []).append(concern)
+        for first, *others in alike.values():
+            more = f" (and {len(others)} more like it)" if others else ""
+            listener(0, count, trial, f"note: {trial.model.name}: {first}{more}")
 
 
 def _write_index(experiment: Experiment, trials: Sequence[Trial], folder: Path) -> None:
@@ -180,32 +189,39 @@ def perform(
     if trial.attack is None:
         return _learning(scene, common), None
     pairs = captured(scene, folder / "captures")[trial.first : trial.last]
-    pairs = [(moved(capture, device), Secret(s.client, s.examples.to(device))) for capture, s in pairs]
+    pairs = [(moved(capture, device), replace(s, examples=s.examples.to(device))) for capture, s in pairs]
     _refuse_unsound(pairs, scene)
     rows: list[Row] = []
     seen: list[Pictures] = []
-    # Clients of different size do not stack: each size is a view of its own.
-    for _, same in groupby(sorted(pairs, key=lambda pair: len(pair[1].examples)), lambda pair: len(pair[1].examples)):
+    # Clients of different size, or seen in different rounds, do not stack: each kind is a view of its own.
+    for _, same in groupby(sorted(pairs, key=_kind), _kind):
         group = list(same)
+        # Before the attack, so that what cannot be examined is noticed in a second and not after an hour.
+        evidence = [gather(c.exchanges[-1], secret.examples, scene.setting) for c, secret in group]
         finding = _attack(scene, group)
-        for i, (_, secret) in enumerate(group):
-            scored = _score(finding, i, secret, scene, weights)
-            rows += _scored_rows(scored, finding, i, secret.client, common)
+        for i, (capture, secret) in enumerate(group):
+            scored = _score(finding, i, capture, secret, scene, weights)
+            fit = answer_mismatch(capture.exchanges[-1], finding, i, scene.setting)
+            causes = diagnose(evidence[i], finding, i, scored.scores, fit)
+            named = {**common, "client": secret.client, "diagnosis": write_causes(causes)}
+            rows += _scored_rows(scored, finding, i, named)
             seen.append(_pictures(scored, secret.client, scene))
     return rows, _joined(seen) if scene.setting.task.spec.is_image else None
 
 
+def _kind(pair: tuple[Capture, Secret]) -> tuple[int, tuple[int, ...]]:
+    capture, secret = pair
+    return len(secret.examples), tuple(exchange.round for exchange in capture.exchanges)
+
+
 def _learning(scene: Scene, common: Row) -> list[Row]:
+    """Accuracy before the first round, as item 0, and after each."""
+    begin, test = scene.beginning(), scene.held_out
+    first = scene.setting.task.accuracy(begin.params, test.x, test.y, buffers=begin.buffers)
+    values = [first, *(r.accuracy for r in scene.rounds())]
     return [
-        {
-            **common,
-            "client": "all",
-            "item": str(r.number + 1),
-            "metric": "accuracy",
-            "value": r.accuracy,
-            "outcome": "measured",
-        }
-        for r in scene.rounds()
+        {**common, "client": "all", "item": str(i), "metric": "accuracy", "value": value, "outcome": "measured"}
+        for i, value in enumerate(values)
     ]
 
 
@@ -224,7 +240,9 @@ def _attack(scene: Scene, group: Sequence[tuple[Capture, Secret]]) -> Finding:
     return attack(view, scene.rng / "attack" / attack.name)
 
 
-def _score(finding: Finding, i: int, secret: Secret, scene: Scene, weights: LpipsWeights | None) -> Scored:
+def _score(
+    finding: Finding, i: int, capture: Capture, secret: Secret, scene: Scene, weights: LpipsWeights | None
+) -> Scored:
     spec, threat = scene.setting.task.spec, scene.trial.threat
     public = scene.setting.public if threat is not None and Fact.PUBLIC_DATA in threat.facts else None
     guess = torch.zeros(0, *spec.shape) if finding.inputs is None else finding.inputs[i].cpu()
@@ -237,20 +255,30 @@ def _score(finding: Finding, i: int, secret: Secret, scene: Scene, weights: Lpip
         public=None if public is None else public.to("cpu"),
         lpips_weights=weights,
         threshold=scene.trial.threshold,
+        papers=scene.trial.metrics,
+        features=_features(finding, i, capture, secret, scene),
+        confidence=None if finding.confidence is None else float(finding.confidence[i]),
     )
 
 
-def _scored_rows(scored: Scored, finding: Finding, i: int, client: str, common: Row) -> list[Row]:
+def _features(
+    finding: Finding, i: int, capture: Capture, secret: Secret, scene: Scene
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What an attack says entered a layer, and what did."""
+    if finding.features is None or finding.layer is None:
+        return None
+    task, last = scene.setting.task, capture.exchanges[-1]
+    buffers = {**task.buffers, **last.buffers_before}
+    train = scene.setting.recipe.train
+    return finding.features[i], true_features(task, last.before, buffers, secret.examples, finding.layer, train=train)
+
+
+def _scored_rows(scored: Scored, finding: Finding, i: int, common: Row) -> list[Row]:
     outcome = "answered" if finding.status is None else Status(int(finding.status[i])).name.lower().replace("_", " ")
-    rows = [
-        {**common, "client": client, "item": s.item, "metric": s.metric, "value": s.value, "outcome": outcome}
-        for s in scored.scores
-    ]
+    common = {**common, "outcome": outcome}
+    rows = [{**common, "item": s.item, "metric": s.metric, "value": s.value} for s in scored.scores]
     if finding.objective is not None:
-        value = float(finding.objective[i])
-        rows.append(
-            {**common, "client": client, "item": "all", "metric": "objective", "value": value, "outcome": outcome}
-        )
+        rows.append({**common, "item": "all", "metric": "objective", "value": float(finding.objective[i])})
     return rows
 
 
@@ -296,7 +324,7 @@ def _common(experiment: Experiment, trial: Trial, device: torch.device) -> Row:
         "trial": trial.digest,
         "experiment": experiment.name,
         "case": trial.case,
-        "attack": "none" if trial.attack is None else trial.attack.name,
+        "attack": "none" if trial.attack is None else trial.label or trial.attack.name,
         "attack_settings": "" if trial.attack is None else _settings(trial.attack),
         "defence": defence_name(trial.defence),
         "defence_settings": _settings(trial.defence),
@@ -307,6 +335,7 @@ def _common(experiment: Experiment, trial: Trial, device: torch.device) -> Row:
         "device": _device_name(device),
         "seepage": version(),
         "torch": torch.__version__,
+        "diagnosis": "",
     }
 
 

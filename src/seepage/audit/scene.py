@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from torch import nn
 
 from seepage import models
 from seepage.audit.experiment import Trial
-from seepage.audit.values import SpecError
+from seepage.audit.pretraining import Trained, pretrain
+from seepage.audit.values import SpecError, digest
 from seepage.capture import Capture, Secret, read_capture, read_secret, write_capture, write_secret
 from seepage.data import Dataset, load
-from seepage.data.partition import IID, ByOwner, Dirichlet, Partition, partition
-from seepage.rounds import Round, play
+from seepage.data.partition import IID, ByOwner, Dirichlet, DistinctLabels, Partition, partition
+from seepage.rounds import Round, join_rounds, play
 from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Task
@@ -36,17 +38,19 @@ __all__ = ["Scene", "captured", "set_scene"]
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A federation ready to play."""
+    """A federation ready to play; `taught` is what its model is pre-trained on."""
 
     trial: Trial
     dataset: Dataset
     setting: Setting
     clients: tuple[Examples, ...]
     held_out: Examples
+    taught: Examples
     rng: Stream
 
     def rounds(self) -> Iterator[Round]:
         """Play it."""
+        begin = self.beginning()
         return play(
             self.setting.task,
             self.clients,
@@ -55,7 +59,24 @@ class Scene:
             self.rng / "federation",
             defence=self.trial.defence,
             held_out=self.held_out,
+            params=begin.params,
+            buffers=begin.buffers,
         )
+
+    def beginning(self) -> Trained:
+        """The global model before the first round; pre-trained once per process where the experiment says so."""
+        task, how = self.setting.task, self.trial.model.pretraining
+        if how.epochs == 0:
+            return Trained(task.params, task.buffers)
+        device = self.held_out.x.device
+        key = f"{digest((self.trial.data, self.trial.model, self.trial.seed))} {device}"
+        if key not in _TRAINED:
+            _TRAINED.clear()  # trials of one model follow each other: one is enough to remember
+            _TRAINED[key] = pretrain(task, self.taught, how, self.rng / "pretraining")
+        return _TRAINED[key]
+
+
+_TRAINED: dict[str, Trained] = {}
 
 
 def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> Scene:
@@ -69,6 +90,8 @@ def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> 
         )
     shown = len(held_out) - trial.data.public
     public = held_out[shown:].to(device) if trial.data.public else None
+    how = trial.model.pretraining
+    taught = round(how.share * shown) if how.epochs else 0
     module = _module(trial, dataset, root / "model")
     task = Task(module.to(device), dataset.spec)
     return Scene(
@@ -76,7 +99,8 @@ def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> 
         dataset,
         Setting(task, trial.recipe, trial.defence, public),
         tuple(part.to(device) for part in _deal(trial, dataset, held, root / "partition")),
-        held_out[:shown].to(device),
+        held_out[taught:shown].to(device),
+        held_out[:taught].to(device),
         root,
     )
 
@@ -118,7 +142,10 @@ def _imported(name: str, where: str) -> Any:
 
 
 def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[Examples]:
-    count, each = trial.clients.count, trial.clients.examples
+    count, each, skip = trial.clients.count, trial.clients.examples, trial.clients.skip
+    if skip >= len(held):
+        raise SpecError(f"clients.skip: expected less than the {len(held)} examples there are, got {skip}")
+    held = held[skip:]
     if trial.clients.partition == "stored":
         each = each or max(1, len(held) // count)
         if count * each > len(held):
@@ -128,7 +155,13 @@ def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[E
             )
         return [held[i * each : (i + 1) * each] for i in range(count)]
     owner = dataset.train_owner if trial.data.split == "train" else dataset.test_owner
-    ways: dict[str, Partition] = {"iid": IID(), "dirichlet": Dirichlet(trial.clients.alpha), "owner": ByOwner()}
+    owner = None if owner is None else owner[skip:]
+    ways: dict[str, Partition] = {
+        "distinct": DistinctLabels(),
+        "iid": IID(),
+        "dirichlet": Dirichlet(trial.clients.alpha),
+        "owner": ByOwner(),
+    }
     try:
         return [held[which] for which in partition(held, owner, ways[trial.clients.partition], count, each, rng=rng)]
     except ValueError as error:
@@ -136,14 +169,19 @@ def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[E
 
 
 def captured(scene: Scene, folder: Path) -> list[tuple[Capture, Secret]]:
-    """What was visible in the watched round, and the secrets behind it; played once, then read from `folder`."""
-    home = folder / scene.trial.scene
+    """What was visible in the watched rounds of those who answered in the last of them, and the secrets behind it.
+
+    Played once, then read from `folder`.
+    """
+    home, seen = folder / scene.trial.scene, scene.trial.watch.rounds
     if not home.exists():
-        last = next(r for r in scene.rounds() if r.number == scene.trial.watch.round)
+        rounds = [r for r in islice(scene.rounds(), seen.stop) if r.number in seen]
+        joined = {capture.client: capture for capture in join_rounds([c for r in rounds for c in r.captures])}
+        last = rounds[-1]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
             building = Path(scratch) / "scene"
-            write_capture(building / "capture", last.captures)
+            write_capture(building / "capture", [joined[capture.client] for capture in last.captures])
             for i, secret in enumerate(last.secrets):
                 write_secret(building / "secrets" / f"{i:08d}.safetensors", secret)
             try:

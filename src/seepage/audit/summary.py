@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from seepage.audit.diagnosis import Cause, read_causes
 from seepage.audit.experiment import Expectation
 from seepage.audit.table import Table
 from seepage.audit.values import SpecError, build
 from seepage.metrics.intervals import Interval, mean_interval
 
-__all__ = ["Comparison", "Index", "Line", "compare", "read_index", "read_rows", "summarise"]
+__all__ = ["Comparison", "Index", "Line", "compare", "count_causes", "read_index", "read_rows", "summarise"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Line:
         accuracy: of the global model after the last round under this defence; NaN when not measured.
         clients: attacked.
         failures: outcomes of trials that gave no numbers.
+        causes: why data did not come back, with the number of clients whose data did not, most frequent first.
     """
 
     case: str
@@ -56,6 +59,7 @@ class Line:
     accuracy: float
     clients: int
     failures: tuple[str, ...]
+    causes: dict[Cause, int] = field(default_factory=dict)
 
     def mean(self, metric: str) -> float:
         """Mean of a metric; NaN when it was not measured."""
@@ -124,9 +128,26 @@ def summarise(rows: pd.DataFrame) -> list[Line]:
                 accuracy,
                 clients,
                 failures,
+                count_causes(measured),
             )
         )
     return lines
+
+
+def count_causes(rows: pd.DataFrame) -> dict[Cause, int]:
+    """Why data did not come back: each cause with the number of attacked updates it applies to, most frequent first.
+
+    Example:
+        >>> updates = {"trial": "t", "client": ["a", "a", "b"], "diagnosis": ["stuck", "stuck", "labels-wrong+stuck"]}
+        >>> {str(cause): count for cause, count in count_causes(pd.DataFrame(updates)).items()}
+        {'stuck': 2, 'labels-wrong': 1}
+    """
+    if "diagnosis" not in rows:
+        return {}
+    updates = rows.drop_duplicates(["trial", "client"])["diagnosis"]
+    counts = Counter(cause for text in updates for cause in read_causes(str(text)) if cause is not Cause.RECOVERED)
+    order = list(Cause)  # among equals, what explains most
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], order.index(pair[0]))))
 
 
 def _per_client(group: pd.DataFrame) -> list[float]:

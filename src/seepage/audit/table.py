@@ -42,6 +42,7 @@ COLUMNS = pa.schema(
         ("device", pa.string()),
         ("seepage", pa.string()),
         ("torch", pa.string()),
+        ("diagnosis", pa.string()),
     ]
 )
 
@@ -111,7 +112,8 @@ class Table:
         if not parts:
             empty: pd.DataFrame = COLUMNS.empty_table().to_pandas()
             return empty
-        return pd.concat(parts, ignore_index=True)
+        # Tables of earlier versions have no diagnosis.
+        return pd.concat(parts, ignore_index=True).fillna({"diagnosis": ""})
 
     def pictures(self, trial: str) -> Pictures | None:
         """The pictures of a trial, if it has any."""

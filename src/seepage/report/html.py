@@ -13,8 +13,9 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from seepage.audit.diagnosis import Cause
 from seepage.audit.gate import Limit, Verdict
-from seepage.audit.summary import Comparison, Index, compare, summarise
+from seepage.audit.summary import Comparison, Index, Line, compare, count_causes, summarise
 from seepage.audit.table import Pictures
 from seepage.engine.minimise import Status
 from seepage.metrics.registry import METRICS
@@ -83,6 +84,9 @@ def render(
         comparisons=[_compared(comparison) for comparison in compare(rows, index.expect)],
         verdicts=[_held(verdict) for verdict in verdicts],
         gate_words=_gate_words(verdicts),
+        causes=count_causes(rows),
+        why=lambda line: _why(line, lines),
+        in_short=lambda line: "; ".join(_causes(line)),
         failures=_failures(rows),
         outcomes=_outcomes(rows),
         threats=[_threat_words(threats[name]) for name in names(rows, "threat")],
@@ -189,6 +193,33 @@ def _trade(case: str, rows: pd.DataFrame, styles: Mapping[tuple[str, str], int],
     if len({one.share for one in kept}) == 1:  # the share tells the defences apart no better than a coin
         return scatter(title, "mean PSNR, dB", "dB", points(lambda one: one.mean))
     return scatter(title, "images that came back, %", "%", points(lambda one: 100 * one.share))
+
+
+# --- why data did not come back ---------------------------------------------------------------------------------------
+
+
+def _why(line: Line, lines: Sequence[Line]) -> str:
+    """The most frequent cause with its sentence, and the names of the others."""
+    first, *others = _causes(line)
+    said = [f"{first}.", next(iter(line.causes)).sentence]
+    if Cause.DEFENDED in line.causes and _fails_without(line, lines):
+        said.append(
+            "Without the defence the same attack brings no more back, so this is not the defence's doing alone."
+        )
+    said += [f"Also: {', '.join(others)}."] if others else []
+    return " ".join(said)
+
+
+def _fails_without(line: Line, lines: Sequence[Line]) -> bool:
+    def meeting(one: Line) -> tuple[str, str, str, str]:
+        return one.case, one.attack, one.attack_settings, one.threat
+
+    bases = [base for base in lines if base.defence == "none" and meeting(base) == meeting(line)]
+    return any(base.mean("recovered") <= line.mean("recovered") for base in bases)
+
+
+def _causes(line: Line) -> list[str]:
+    return words.counted(line.causes, line.clients, line.defence)
 
 
 # --- beside the paper, the gate, failures ---------------------------------------------------------------------------

@@ -12,11 +12,15 @@ from rich.table import Table as Grid
 
 from seepage.audit.experiment import Expectation
 from seepage.audit.gate import Verdict
-from seepage.audit.summary import Line, compare, summarise
+from seepage.audit.summary import Line, compare, count_causes, summarise
 from seepage.metrics.intervals import Interval
 from seepage.report.headline import headline
+from seepage.report.words import counted, distinguished
 
 __all__ = ["print_comparison", "print_findings", "print_verdicts"]
+
+MOST_SETTINGS = 32
+"""Characters of a defence's settings that a column of the table has room for."""
 
 
 def print_findings(rows: pd.DataFrame, threshold: float) -> None:
@@ -41,18 +45,26 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     for title in (*varying, "Defence"):
         grid.add_column(title, overflow="fold")
     measured = not any(line.failures for line in lines)  # the reason of a failure is a sentence, and wraps
-    for title in (score, "No leak", "Came back", "Labels", "Accuracy"):
+    learnt = any(not math.isnan(line.accuracy) for line in lines)
+    for title in (score, "No leak", "Came back", "Labels", *(["Accuracy"] if learnt else [])):
         grid.add_column(title, justify="right", no_wrap=measured)
+    short = distinguished((line.defence, line.defence_settings) for line in lines)
     for line in lines:
         defence = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
+        if len(line.defence_settings) > MOST_SETTINGS:
+            defence = short[line.defence, line.defence_settings]
         cells = [getattr(line, name) for name in varying.values()]
-        grid.add_row(*(escape(cell) for cell in [*cells, defence]), *_measured(line))
+        grid.add_row(*(escape(cell) for cell in [*cells, defence]), *_measured(line)[: None if learnt else -1])
     console.print(grid)
+    causes = counted(count_causes(rows), sum(line.clients for line in lines))
+    if causes:
+        console.print(f"Why data did not come back, by attacked update: {', '.join(causes)}.")
     if images:
         console.print(
             "Likeness: PSNR to the true image, mean [95 % interval]; "
             f"above {threshold:g} dB it counts as having come back. "
-            "No leak: the best guess that ignores the update. Accuracy: of the trained model on held-out data.",
+            "No leak: the best guess that ignores the update."
+            f"{' Accuracy: of the trained model on held-out data.' if learnt else ''}",
             style="dim",
         )
 

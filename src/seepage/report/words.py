@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from seepage.audit.diagnosis import Cause
 from seepage.metrics.intervals import Interval
 
 __all__ = [
     "DASH",
     "among",
     "between",
+    "counted",
     "decimal",
     "defence_label",
     "distinguished",
@@ -97,6 +99,24 @@ def among(found: int, total: int, noun: str) -> str:
         ('3 of 12 images', '1 of 1 image')
     """
     return f"{found} of {plural(total, noun)}"
+
+
+def counted(causes: Mapping[Cause, int], total: int, defence: str = "") -> list[str]:
+    """Causes by name, each with the number of updates it applies to where these are not all.
+
+    Args:
+        causes: with the number of updates.
+        total: updates in all.
+        defence: which one, where there is only one.
+
+    Example:
+        >>> counted({Cause.STUCK: 3, Cause.DEFENDED: 1}, 3, "top-k")
+        ['search stopped short', 'defended by top-k (1 of 3)']
+    """
+    names = {cause: cause.label for cause in causes}
+    if defence:
+        names[Cause.DEFENDED] = f"{Cause.DEFENDED.label} by {defence}"
+    return [names[cause] if n == total else f"{names[cause]} ({n} of {total})" for cause, n in causes.items()]
 
 
 def seconds(value: float) -> str:
