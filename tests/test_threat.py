@@ -27,6 +27,7 @@ READS = {
     Fact.COUNT: lambda view: view.count,
     Fact.RECIPE: lambda view: view.recipe,
     Fact.LABELS: lambda view: view.labels,
+    Fact.BATCH_LABELS: lambda view: view.batch_labels,
     Fact.DEFENCE: lambda view: view._fact(Fact.DEFENCE),
     Fact.PUBLIC_DATA: lambda view: view.public,
 }
@@ -320,3 +321,37 @@ def test_the_walk_finds_a_hidden_secret(hide: Any) -> None:
 
 def test_the_walk_passes_over_the_innocent() -> None:
     assert_no_path_to([Secret("ada", images(4))], {"net": seeded(batch_resnet), "other": images(4, seed=8).x})
+
+
+def test_batch_labels_are_those_of_each_batch_in_the_order_of_training_and_no_more() -> None:
+    examples = Examples(images(5).x, torch.tensor([2, 1, 0, 1, 0]))
+    recipe = Recipe(SGD(0.1), epochs=2, batch_size=2)
+    pairs = federation(image_task(), [examples], recipe, defence=NoDefence())
+    ((_, secret),) = pairs
+    view = observe(pairs, Setting(image_task(), recipe), THREATS["batch-aware-server"])
+    assert view.batch_labels.shape == (1, 2, 5)
+    for order, labels in zip(secret.orders, view.batch_labels[0], strict=True):
+        expected = [sorted(examples.y[batch].tolist()) for batch in order.split(2)]
+        assert [batch.tolist() for batch in labels.split(2)] == expected
+    assert not torch.equal(*secret.orders)  # each epoch has its own order
+
+
+def test_batch_labels_that_nobody_recorded_are_not_known() -> None:
+    pairs = [(capture, replace(secret, orders=None)) for capture, secret in federation(image_task())]
+    view = seen(THREATS["batch-aware-server"], pairs=pairs)
+    assert not view.knows(Fact.BATCH_LABELS)
+    with pytest.raises(NotKnown, match="but there is none in this federation"):
+        _ = view.batch_labels
+
+
+def test_a_global_model_that_all_received_is_held_once() -> None:
+    task = image_task()
+    view = seen(THREATS["eavesdropper"], task)
+    assert all(p.shape[0] == 2 and p.stride(0) == 0 for p in view.params.values())
+    pairs = federation(task)
+    other = pairs[1][0].exchanges[0]
+    moved = replace(other, before={name: p + 1 for name, p in other.before.items()})
+    pairs[1] = (replace(pairs[1][0], exchanges=(moved,)), pairs[1][1])
+    apart = seen(THREATS["eavesdropper"], task, pairs).params
+    for name, p in task.params.items():
+        torch.testing.assert_close(apart[name], torch.stack([p, p + 1]))

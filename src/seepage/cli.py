@@ -263,7 +263,7 @@ def _perform(experiment: Experiment, out: Path, device: Device, data: Path | Non
 
 
 def _name(trial: Trial) -> str:
-    what = "accuracy per round" if trial.attack is None else trial.attack.name
+    what = "accuracy per round" if trial.attack is None else trial.label or trial.attack.name
     return f"{trial.case}: {what}, defence {defence_name(trial.defence)}"
 
 

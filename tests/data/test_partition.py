@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seepage.data.partition import IID, ByOwner, Dirichlet, Partition, partition
+from seepage.data.partition import IID, ByOwner, Dirichlet, DistinctLabels, Partition, partition
 from seepage.spec import Examples
 from seepage.streams import Stream
 
@@ -112,3 +112,18 @@ def test_rules_say_what_they_need() -> None:
         partition(Examples(torch.zeros(4, 1), torch.zeros(4, 1)), None, Dirichlet(), 2, rng=ROOT)
     with pytest.raises(ValueError, match="expected `alpha` above 0, got 0"):
         Dirichlet(0)
+
+
+def test_distinct_labels_are_taken_in_stored_order_and_never_twice() -> None:
+    y = torch.tensor([1, 1, 2, 2, 0, 1, 0, 2, 1])
+    deck = Examples(torch.zeros(9, 1), y)
+    hands = partition(deck, None, DistinctLabels(), clients=3, per_client=2, rng=Stream.from_seed(0))
+    assert [hand.tolist() for hand in hands] == [[0, 2], [1, 3], [4, 5]]
+
+
+def test_too_few_different_labels_are_refused() -> None:
+    deck = Examples(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
+    with pytest.raises(ValueError, match="2 examples of different labels, got only 1 for client 1; ask for fewer"):
+        partition(deck, None, DistinctLabels(), clients=2, per_client=2, rng=Stream.from_seed(0))
+    with pytest.raises(ValueError, match="regression target"):
+        partition(Examples(deck.x, deck.y.float()), None, DistinctLabels(), 1, 1, rng=Stream.from_seed(0))
