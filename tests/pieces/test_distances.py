@@ -32,7 +32,7 @@ def test_squared_is_the_sum_of_squared_errors(seed: int) -> None:
 @pytest.mark.parametrize("distance", [cosine, squared])
 def test_distances_go_by_name_and_not_by_order(distance) -> None:
     one, other = update(0), update(1)
-    torch.testing.assert_close(distance(one, dict(reversed(other.items()))), distance(one, other), rtol=0, atol=0)
+    torch.testing.assert_close(distance(one, dict(reversed(other.items()))), distance(one, other), rtol=1e-12, atol=0)
     same = {"a": numbers(4), "b": numbers(4, seed=1)}
     torch.testing.assert_close(distance(same, {"b": same["b"], "a": same["a"]}), numbers() * 0, rtol=0, atol=1e-12)
 

@@ -229,13 +229,10 @@ def _patches(x: Tensor, shape: Shape) -> Tensor:
 
 def _overlaid(patches: Tensor, n: int, shape: Shape) -> Tensor:
     """The adjoint of `_patches`: every patch is added to where it was taken from, (lanes, n, in, height, width)."""
-    (height, width), (vertical, horizontal) = shape.image, shape.padding
-    places = shape.places()
-    parts = patches.reshape(len(patches), -1, len(places), n, *shape.out)  # (lanes, in, kernel, n, *out)
-    x = parts.new_zeros(*parts.shape[:2], n, height + 2 * vertical, width + 2 * horizontal)
-    for i, (rows, columns) in enumerate(places):
-        x[..., rows, columns] += parts[:, :, i]
-    return x[..., vertical : vertical + height, horizontal : horizontal + width].transpose(1, 2)
+    lanes, rows = patches.shape[:2]
+    images = patches.reshape(lanes, rows, n, -1).transpose(1, 2).reshape(lanes * n, rows, -1)
+    x = functional.fold(images, shape.image, shape.kernel, shape.dilation, shape.padding, shape.stride)
+    return x.reshape(lanes, n, -1, *shape.image)
 
 
 class LaneConv2d(nn.Module):

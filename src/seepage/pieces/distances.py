@@ -20,13 +20,16 @@ def cosine(guess: Params, target: Params) -> Tensor:
         >>> cosine({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])})
         tensor(1.)
     """
-    inner, first, second = (
-        torch.stack([(a * right[name]).sum() for name, a in left.items()]).sum()
-        for left, right in ((guess, target), (guess, guess), (target, target))
-    )
-    # The smallest normal number keeps the gradient finite where an update vanishes, and changes nothing elsewhere.
-    tiny = math.sqrt(torch.finfo(inner.dtype).tiny)
-    return 1 - inner / ((first + tiny).sqrt() * (second + tiny).sqrt())
+    inner = torch.stack([(a * target[name]).sum() for name, a in guess.items()]).sum()
+    # Norms of norms: one pass over each tensor, where squares would be written down and read again.
+    lengths = [
+        torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(a) for a in update.values()]))
+        for update in (guess, target)
+    ]
+    # Where an update vanishes there is no angle: the least length keeps the gradient finite, and matters nowhere else.
+    least = torch.finfo(inner.dtype).tiny ** 0.25
+    angle: Tensor = inner / (lengths[0].clamp(min=least) * lengths[1].clamp(min=least))
+    return 1 - angle
 
 
 def squared(guess: Params, target: Params) -> Tensor:

@@ -22,6 +22,9 @@ __all__ = ["print_comparison", "print_findings", "print_verdicts"]
 MOST_SETTINGS = 32
 """Characters of a defence's settings that a column of the table has room for."""
 
+WIDE = 120
+"""Columns of a terminal in which there is room for where a number of the paper stands."""
+
 
 def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     """Print the verdict and what came back from each attack on each defence.
@@ -36,25 +39,23 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     console = Console(highlight=False)
     tables, images = (any(name in line.metrics for line in lines) for name in ("mae", "psnr"))
     score = "Likeness, dB" if not tables else "dB, or error" if images else "Error"
-    # What is the same in every line is said once above the table.
-    names = {"Case": "case", "Attack": "attack", "Attacker": "threat"}
-    varying = {title: name for title, name in names.items() if len({getattr(line, name) for line in lines}) > 1}
-    same = [str(getattr(lines[0], name)) for title, name in names.items() if title not in ("Case", *varying)]
+    short = distinguished((line.defence, line.defence_settings) for line in lines)
+    what = [_what(line, short[line.defence, line.defence_settings]) for line in lines]
+    # What is the same in every line is said once above the table; the rest shares one column, which alone may wrap.
+    varying = [name for name in NAMES if len({w[name] for w in what}) > 1] or ["Attack"]
+    same = [what[0][name] for name in NAMES if name not in ("Case", "Defence", *varying)]
+    if "Defence" not in varying:
+        same.append("no defence" if lines[0].defence == "none" else f"against {what[0]['Defence']}")
     console.print(f"\n[bold]{escape(headline(rows, threshold).sentence)}[/bold]")
-    grid = Grid(header_style="bold", title=escape(" as ".join(same)), title_justify="left", title_style="dim")
-    for title in (*varying, "Defence"):
-        grid.add_column(title, overflow="fold")
+    grid = Grid(header_style="bold", title=escape(", ".join(same)), title_justify="left", title_style="dim")
+    grid.add_column(" · ".join(varying))
     measured = not any(line.failures for line in lines)  # the reason of a failure is a sentence, and wraps
     learnt = any(not math.isnan(line.accuracy) for line in lines)
     for title in (score, "No leak", "Came back", "Labels", *(["Accuracy"] if learnt else [])):
         grid.add_column(title, justify="right", no_wrap=measured)
-    short = distinguished((line.defence, line.defence_settings) for line in lines)
-    for line in lines:
-        defence = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
-        if len(line.defence_settings) > MOST_SETTINGS:
-            defence = short[line.defence, line.defence_settings]
-        cells = [getattr(line, name) for name in varying.values()]
-        grid.add_row(*(escape(cell) for cell in [*cells, defence]), *_measured(line)[: None if learnt else -1])
+    for line, said in zip(lines, what, strict=True):
+        first = " · ".join(said[name] for name in varying)
+        grid.add_row(escape(first), *_measured(line)[: None if learnt else -1])
     console.print(grid)
     causes = counted(count_causes(rows), sum(line.clients for line in lines))
     if causes:
@@ -67,6 +68,16 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
             f"{' Accuracy: of the trained model on held-out data.' if learnt else ''}",
             style="dim",
         )
+
+
+NAMES = ("Case", "Attack", "Attacker", "Defence")
+
+
+def _what(line: Line, short: str) -> dict[str, str]:
+    """The four things that a line is about, in words; `short` is the defence with what tells it from the others."""
+    whole = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
+    defence = whole if len(line.defence_settings) <= MOST_SETTINGS else short
+    return dict(zip(NAMES, (line.case, line.attack, line.threat, defence), strict=True))
 
 
 def _measured(line: Line) -> list[str]:
@@ -86,20 +97,21 @@ def print_comparison(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) 
     comparisons = compare(rows, expectations)
     if not comparisons:
         return
+    console = Console(highlight=False)
     grid = Grid(header_style="bold", title="Beside the paper", title_justify="left")
-    for column in ("Case", "Metric", "Paper", "Ours", "n", "Verdict", "Source"):
-        grid.add_column(column, overflow="fold")
+    grid.add_column("What")
+    for column in ("Paper", "Ours", "n"):
+        grid.add_column(column, justify="right", no_wrap=True)
+    grid.add_column("Verdict")
+    if console.width >= WIDE:
+        grid.add_column("Source")
     for c in comparisons:
-        grid.add_row(
-            escape(c.expectation.case),
-            c.expectation.metric,
-            _number(c.expectation.reported),
-            _interval(c.ours),
-            "" if c.ours is None else str(c.ours.n),
-            c.verdict,
-            escape(c.expectation.source),
-        )
-    Console(highlight=False).print(grid)
+        e = c.expectation
+        what = " · ".join(part for part in (e.case, e.attack, e.defence, e.metric) if part)
+        ours = "" if c.ours is None else str(c.ours.n)
+        cells = [escape(what), _number(e.reported), _interval(c.ours), ours, c.verdict]
+        grid.add_row(*cells, *([escape(e.source)] if console.width >= WIDE else []))
+    console.print(grid)
 
 
 def print_verdicts(verdicts: Sequence[Verdict], console: Console | None = None) -> None:
@@ -134,6 +146,7 @@ def _share(value: float) -> str:
 def _interval(interval: Interval | None) -> str:
     if interval is None or math.isnan(interval.mean):
         return "–"
-    places = 1 if abs(interval.mean) >= 1 else 3
-    mean, low, high = (f"{value:.{places}f}" for value in (interval.mean, interval.low, interval.high))
+    largest = max(abs(interval.low), abs(interval.high), abs(interval.mean))
+    form = ".1f" if abs(interval.mean) >= 1 else ".3f" if largest >= 0.01 or largest == 0 else ".1e"
+    mean, low, high = (f"{value:{form}}" for value in (interval.mean, interval.low, interval.high))
     return mean if interval.n < 2 else f"{mean} [{low}, {high}]"
