@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -40,7 +41,9 @@ SPEC = DataSpec((3, 32, 32), classes=10, mean=(0.4914, 0.4822, 0.4465), std=(0.2
 TV = 1e-4
 
 
-def ours(model: str, lanes: int, device: str, precision: Precision, iterations: int) -> dict[str, float]:
+def ours(
+    model: str, lanes: int, device: str, precision: Precision, iterations: int, compiled: bool = False
+) -> dict[str, float]:
     """Seepage: all lanes in one program, one CUDA graph."""
     rng = Stream.from_seed(0)
     task = Task(build(model, SPEC, rng / "model").to(device), SPEC)
@@ -51,7 +54,7 @@ def ours(model: str, lanes: int, device: str, precision: Precision, iterations: 
     update = {n: (rng / n).normal(lanes, *t.shape, device=device) for n, t in task.params.items()}
 
     def objective(x: Tensor, y: Tensor, params: Params, buffers: Params, update: Params) -> Tensor:
-        guess = local_update(task, params, recipe.schedule(x, y), recipe, buffers=buffers)
+        guess = local_update(task, params, recipe.schedule(x, y), recipe, buffers=buffers, compiled=compiled)
         return cosine(guess, update) + TV * total_variation(x)
 
     # A call of `progress` waits for the device, so the time between two calls is that of one iteration.
@@ -134,7 +137,15 @@ def breaching(model: str, lanes: int, device: str, precision: Precision, iterati
     return {"ms": 1e3 * (seconds[1] - seconds[0]) / (2 * iterations), "gb": _memory(device)}
 
 
-PROGRAMS = {"double backward": plain, "breaching 0.1.2": breaching, "seepage": ours}
+PROGRAMS = {
+    "double backward": plain,
+    "breaching 0.1.2": breaching,
+    "seepage": ours,
+    "seepage, compiled": partial(ours, compiled=True),
+}
+
+
+PEERS = ("double backward", "breaching 0.1.2")
 
 
 def _wait(device: str) -> None:
@@ -155,6 +166,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32"))
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--limit", type=float, default=120.0, help="most seconds for one cell")
+    parser.add_argument("--compiled", action="store_true", help="also time compiled programs")
     parser.add_argument("--peers", help="folder in which breaching is installed")
     parser.add_argument("--out", help="also write the cells as JSON here")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
@@ -168,20 +180,21 @@ def main() -> None:
         return
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor() or "cpu"
     print(f"{name}, torch {torch.__version__}, {arguments.model}, {arguments.precision}")
-    print(f"{'program':16} {'lanes':>5} {'ms/iteration':>13} {'lane-iterations/s':>18} {'peak GB':>8}  ratio")
+    print(f"{'program':18} {'lanes':>5} {'ms/iteration':>13} {'lane-iterations/s':>18} {'peak GB':>8}  ratio")
     cells, rates = [], {}
-    wanted = [("double backward", 1), ("breaching 0.1.2", 1), *(("seepage", lanes) for lanes in arguments.lanes)]
+    names = ["seepage", "seepage, compiled"] if arguments.compiled else ["seepage"]
+    wanted = [("double backward", 1), ("breaching 0.1.2", 1), *((n, k) for k in arguments.lanes for n in names)]
     for program, lanes in wanted:
         result = _in_own_process(program, lanes, arguments)
         cells.append({"program": program, "lanes": lanes, **result})
         if "error" in result:
-            print(f"{program:16} {lanes:5}  {result['error']}", flush=True)
+            print(f"{program:18} {lanes:5}  {result['error']}", flush=True)
             continue
         rate = 1e3 * lanes / float(result["ms"])
         rates.setdefault(program, rate)
-        ratios = [f"{rate / rates[peer]:.1f}× {peer}" for peer in rates if peer not in ("seepage", program)]
+        ratios = [f"{rate / rates[peer]:.1f}× {peer}" for peer in PEERS if peer in rates and peer != program]
         print(
-            f"{program:16} {lanes:5} {result['ms']:13.2f} {rate:18.0f} {result['gb']:8.2f}  {', '.join(ratios)}",
+            f"{program:18} {lanes:5} {result['ms']:13.2f} {rate:18.0f} {result['gb']:8.2f}  {', '.join(ratios)}",
             flush=True,
         )
     if arguments.out:

@@ -11,7 +11,7 @@ from torch.func import grad, vmap
 
 from seepage.defences.base import Defence, NoDefence
 from seepage.engine.precision import arithmetic
-from seepage.engine.sweep import Program, flatten, sweep, unflatten
+from seepage.engine.sweep import Program, flatten, slope, sweep, unflatten
 from seepage.recipe import Recipe, Schedule
 from seepage.spec import Examples
 from seepage.streams import Stream
@@ -52,6 +52,7 @@ def local_update(
     *,
     buffers: Params | None = None,
     keep_every: int | None = None,
+    compiled: bool = False,
 ) -> Params:
     """The update (parameters before − after) or gradient that training on `schedule` gives.
 
@@ -67,6 +68,8 @@ def local_update(
         buffers: the module's buffers before training; the task's own when absent.
         keep_every: keep every k-th state of the parameters for the backward pass, to save memory; `None` lets the
             number of steps decide.
+        compiled: compile the gradient of a step and its adjoint, which takes a minute and pays for many iterations on a
+            GPU; differentiable with respect to the batches alone.
 
     Example:
         >>> from torch import nn
@@ -79,7 +82,7 @@ def local_update(
         >>> update["weight"].detach()
         tensor([[-0.3920, -0.3920]])
     """
-    return _train(task, params, schedule, recipe, defence, rng, buffers, keep_every)[0]
+    return _train(task, params, schedule, recipe, defence, rng, buffers, keep_every, compiled)[0]
 
 
 def answer(
@@ -119,6 +122,7 @@ def _train(
     rng: Stream | None,
     buffers: Params | None,
     keep_every: int | None,
+    compiled: bool = False,
 ) -> tuple[Params, Params]:
     masks = None if rng is None else (rng / "dropout").generator()
     buffers = task.buffers if buffers is None else buffers
@@ -127,23 +131,28 @@ def _train(
         out, after = task.forward(unflatten(theta, params), x, buffers=buffers, train=recipe.train, rng=masks)
         return task.mean_loss(out, y), after
 
-    gradient = _defended_gradient(loss, defence, rng)
+    gradient = _defended_gradient(loss, defence, rng, len(schedule) // recipe.epochs if defence.repeats else None)
     start = flatten(params)
-    if recipe.sends == "gradient":
-        vector, after = gradient(start, buffers, schedule.x[0], schedule.y[0])
-    else:
-        program = Program(
-            loss,
-            gradient,
-            recipe.optimiser.init,
-            recipe.optimiser.step,
-            batched=rng is None and task.batched,
-            forward_mode=not (defence.per_example or defence.per_step) and task.forward_mode,
-            linear=recipe.optimiser.linear,
-            keep_every=keep_every,
-        )
+    plain = not (defence.per_example or defence.per_step)
+    program = Program(
+        loss,
+        gradient,
+        recipe.optimiser.init,
+        recipe.optimiser.step,
+        batched=rng is None and task.batched,
+        forward_mode=plain and task.forward_mode,
+        linear=recipe.optimiser.linear,
+        keep_every=keep_every,
+        compiler=task.compiler if compiled and rng is None and task.batched else None,
+        name=(recipe.train, defence),
+    )
+    if recipe.sends != "gradient":
         end, after = sweep(program, start, buffers, schedule.x, schedule.y)
         vector = start - end
+    elif program.compiler is not None and program.forward_mode:
+        vector, after = slope(program, start, buffers, schedule.x[0], schedule.y[0])
+    else:
+        vector, after = gradient(start, buffers, schedule.x[0], schedule.y[0])
     update = defence.on_update(unflatten(vector, params), rng and rng / "update")
     # An attacker's guess that the answer is one gradient has no weights in it.
     if defence.changes_weights and recipe.sends != "gradient":
@@ -153,13 +162,15 @@ def _train(
     return update, after
 
 
-def _defended_gradient(loss: BatchFunction, defence: Defence, rng: Stream | None) -> BatchFunction:
-    """The gradient of a batch as the defence lets the optimiser see it."""
+def _defended_gradient(
+    loss: BatchFunction, defence: Defence, rng: Stream | None, period: int | None = None
+) -> BatchFunction:
+    """The gradient of a batch as the defence lets the optimiser see it; after `period` steps its noise repeats."""
     count = 0
 
     def gradient(theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
         nonlocal count
-        count += 1  # a client's noise differs from step to step
+        count = count % period + 1 if period else count + 1  # a client's noise differs from step to step
         step = None if rng is None else rng / "step" / count
         if defence.per_example:
             vector, after = _per_example(loss, defence, step, theta, buffers, x, y)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
+from seepage.engine.compiled import Compiler
 from seepage.engine.layers import Concern, Consequence, known_concerns
 from seepage.engine.precision import arithmetic
 from seepage.engine.twins import fresh_statistics, plain_attention, pure_dropout_rng, purify
@@ -90,6 +91,11 @@ class Task:
         object.__setattr__(self, "concerns", tuple(self.check()))
         object.__setattr__(self, "batched", not any(c.consequence is Consequence.LOOP for c in self.concerns))
         object.__setattr__(self, "forward_mode", self._has_forward_mode())
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """What has been compiled of this task's module, for `local_update`."""
+        return Compiler()
 
     @cached_property
     def head(self) -> str | None:

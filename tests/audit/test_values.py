@@ -80,6 +80,7 @@ OTHER: dict[str, Any] = {
     "federation.rounds": 6,
     "federation.per_round": 2,
     "federation.visible": "aggregate",
+    "federation.group": 1,
     "federation.server_lr": 0.5,
     "watch.round": 2,
     "watch.clients": 2,
@@ -99,6 +100,7 @@ OTHER: dict[str, Any] = {
     "attack.layers": "top2",
     "attack.median_every": 3,
     "attack.precision": "tf32",
+    "attack.compiled": True,
     "attack.boxed": False,
     "attack.chunk": 3,
     "attack.keep_every": 3,
@@ -110,7 +112,7 @@ OTHER: dict[str, Any] = {
 ATTACK_IGNORES = {"federation.rounds", "watch.clients", "watch.together", "threat.about", "label"}
 LEARNING_IGNORES = {
     "watch.round", "watch.clients", "watch.together", "watch.since", "threshold", "federation.visible",
-    "metrics", "label",
+    "federation.group", "metrics", "label",
 }  # fmt: skip
 
 

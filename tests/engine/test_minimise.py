@@ -436,3 +436,26 @@ def test_what_cannot_be_captured_goes_on_without_a_graph_and_says_so_once() -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         minimise(lambda x: (x**2).sum(), start, optimiser=adam(0.1), steps=9)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_a_clocked_objective_is_told_how_many_updates_were_made(batched: bool, chunk: int | None) -> None:
+    target = normal(2, 3, name="target")
+
+    def falling(x: Tensor, target: Tensor, updates: Tensor) -> Tensor:
+        assert updates.shape == ()
+        return (x * target).sum() * 0 + 10 - updates
+
+    found = minimise(
+        falling, normal(2, 2, 3), (target,), optimiser=sgd(0.1), steps=4, clocked=True, batched=batched, chunk=chunk
+    )
+    assert found.first_value.eq(10).all()
+    assert found.value.eq(6).all()  # the last of five evaluations
+
+
+def test_a_clock_that_nobody_reads_changes_nothing() -> None:
+    start, given = bowls()
+    plain = minimise(bowl, start, given, optimiser=adam(0.1), steps=7)
+    clocked = minimise(lambda *all_but: bowl(*all_but[:-1]), start, given, optimiser=adam(0.1), steps=7, clocked=True)
+    assert_same(plain, clocked)

@@ -53,6 +53,7 @@ class InvertingGradients:
         median_every: pass images through a median filter after that many steps; 0 is never.
         boxed: keep pixels inside their range after every step.
         precision: of products on a GPU; `"tf32"` is faster, and the row says so.
+        compiled: compile the simulation of local training, which takes a minute and pays for long runs on a GPU.
         chunk: most clients × restarts in one program; `None` is as many as memory allows.
         keep_every: in the simulation of local steps, keep every k-th state and recompute the others; `None` keeps all.
 
@@ -88,6 +89,7 @@ class InvertingGradients:
     median_every: int = 0
     boxed: bool = True
     precision: Precision = "fp32"
+    compiled: bool = False
     chunk: int | None = None
     keep_every: int | None = None
 
@@ -109,7 +111,14 @@ class InvertingGradients:
         def objective(x: Tensor, y: Tensor, params: Params, buffers: Params, update: Params, mask: Params) -> Tensor:
             schedule = recipe.schedule(x, y)
             guess = local_update(
-                task, params, schedule, recipe, view.assumed_defence, buffers=buffers, keep_every=self.keep_every
+                task,
+                params,
+                schedule,
+                recipe,
+                view.assumed_defence,
+                buffers=buffers,
+                keep_every=self.keep_every,
+                compiled=self.compiled,
             )
             if mask:
                 guess, update = masked(guess, mask), masked(update, mask)

@@ -11,6 +11,9 @@ never leave them. So it is enough to know how to compute the three for many lane
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["LaneConv2d"]
+__all__ = ["LaneConv2d", "for_fusion"]
 
 Bars = tuple[Tensor | None, Tensor | None, None]
 Mapped = tuple[Tensor, int]
@@ -229,10 +232,47 @@ def _patches(x: Tensor, shape: Shape) -> Tensor:
 
 def _overlaid(patches: Tensor, n: int, shape: Shape) -> Tensor:
     """The adjoint of `_patches`: every patch is added to where it was taken from, (lanes, n, in, height, width)."""
+    if _FUSED.get():
+        return _added_up(patches, n, shape)
     lanes, rows = patches.shape[:2]
     images = patches.reshape(lanes, rows, n, -1).transpose(1, 2).reshape(lanes * n, rows, -1)
     x = functional.fold(images, shape.image, shape.kernel, shape.dilation, shape.padding, shape.stride)
     return x.reshape(lanes, n, -1, *shape.image)
+
+
+def _added_up(patches: Tensor, n: int, shape: Shape) -> Tensor:
+    """`_overlaid` as one sum, term by term: slow as it stands, and a single kernel once it is fused."""
+    (height, width), (vertical, horizontal) = shape.image, shape.padding
+    places = shape.places()
+    parts = patches.reshape(len(patches), -1, len(places), n, *shape.out)  # (lanes, in, kernel, n, *out)
+    terms = [
+        _spread(_spread(parts[:, :, i], rows, height + 2 * vertical).mT, columns, width + 2 * horizontal).mT
+        for i, (rows, columns) in enumerate(places)
+    ]
+    x = sum(terms[1:], start=terms[0])
+    return x[..., vertical : vertical + height, horizontal : horizontal + width].transpose(1, 2)
+
+
+def _spread(part: Tensor, place: slice, size: int) -> Tensor:
+    """The second last axis put where `place` says in an axis of `size` zeros."""
+    first, step = place.start, place.step
+    if step > 1:  # zeros between the entries
+        part = functional.pad(part[..., None, :], (0, 0, 0, step - 1)).flatten(-3, -2)
+    after = size - first - part.shape[-2]
+    return functional.pad(part, (0, 0, first, after))  # a negative number cuts the last zeros off again
+
+
+_FUSED: ContextVar[bool] = ContextVar("fused", default=False)
+
+
+@contextmanager
+def for_fusion() -> Iterator[None]:
+    """Within this context, convolutions are written for a compiler that fuses, not to be run as they stand."""
+    token = _FUSED.set(True)
+    try:
+        yield
+    finally:
+        _FUSED.reset(token)
 
 
 class LaneConv2d(nn.Module):

@@ -133,11 +133,13 @@ def minimise(
     progress_every: int = 20,
     graph: GraphMode = "auto",
     precision: Precision = "fp32",
+    clocked: bool = False,
 ) -> Solution:
     """Minimises an objective from every start of every client.
 
     Args:
-        objective: `objective(candidate, *given)` of one client and one restart, a scalar.
+        objective: `objective(candidate, *given)` of one client and one restart, a scalar; with `clocked`,
+            `objective(candidate, *given, updates)`.
         start: tensor, or dict, tuple or named tuple of tensors, (clients, starts, ...). The first value is taken
             there as it is: project it first if the start itself must lie in the set.
         given: per-client tensors, trees of (clients, ...); a lane sees those of its client. What is the same for all
@@ -155,6 +157,8 @@ def minimise(
         graph: on CUDA, capture the iteration in a graph: "auto" goes on without one, and warns, where that fails,
             "always" raises, "never" does not try.
         precision: of products on a GPU.
+        clocked: tell the objective how many updates were made, as a tensor without axes. Values of different moments
+            are compared as they are when the best candidate is kept.
 
     Returns:
         The best candidate of each lane with its value and status.
@@ -187,12 +191,12 @@ def minimise(
     def solve(begin: int, end: int, captured: bool) -> _State:
         x = pytree.tree_map(lambda leaf: leaf[begin:end], flat)
         own = _of_lanes(given, starts, begin, end)
-        evaluate = _evaluation(objective, own, _axes(given), batched, randomness)
+        evaluate = _evaluation(objective, own, _axes(given), batched, randomness, clocked)
         iteration = _iteration(evaluate, optimiser, project)
         # The last iteration is there for its evaluation: the update it makes is not looked at.
         with arithmetic(precision):
             last: _State = repeat(iteration, _begin(x, optimiser), steps + 1, captured, watch)
-        return last._replace(x=(), optimiser=())
+        return last._replace(x=(), optimiser=(), updates=())
 
     done: list[_State] = []
     begin, size, captured = 0, min(chunk or _fitting(flat, lanes), lanes), graph != "never"
@@ -237,6 +241,7 @@ class _State(NamedTuple):
     first: Tensor  # (lanes,), the value at the start
     fresh: Tensor  # (lanes,), whether the lane was never evaluated
     alive: Tensor  # (lanes,), whether the lane was finite so far
+    updates: Tree  # a tensor without axes: made so far
 
 
 def _begin(x: Tree, optimiser: Optimiser) -> _State:
@@ -246,7 +251,8 @@ def _begin(x: Tree, optimiser: Optimiser) -> _State:
         dtype = torch.promote_types(dtype, leaf.dtype)
     never = torch.full((len(leaves[0]),), torch.inf, dtype=dtype, device=leaves[0].device)
     true = torch.ones_like(never, dtype=torch.bool)
-    return _State(x, optimiser.init(x), best=x, value=never, first=never, fresh=true, alive=true)
+    updates = torch.zeros((), dtype=dtype, device=never.device)
+    return _State(x, optimiser.init(x), best=x, value=never, first=never, fresh=true, alive=true, updates=updates)
 
 
 def _evaluation(
@@ -255,17 +261,18 @@ def _evaluation(
     axes: tuple[Tree, ...],
     batched: bool,
     randomness: Randomness,
-) -> Callable[[Tree], tuple[Tensor, Tree]]:
-    """The values and gradients of all lanes as a function of their candidates."""
-    of_lanes = over_lanes(objective, batched, (0, *axes), randomness)
+    clocked: bool,
+) -> Callable[[Tree, Tensor], tuple[Tensor, Tree]]:
+    """The values and gradients of all lanes as a function of their candidates, and of the updates made so far."""
+    of_lanes = over_lanes(objective, batched, (0, *axes, None) if clocked else (0, *axes), randomness)
 
-    def evaluate(x: Tree) -> tuple[Tensor, Tree]:
+    def evaluate(x: Tree, updates: Tensor) -> tuple[Tensor, Tree]:
         leaves, spec = pytree.tree_flatten(x)
         leaves = [leaf.detach().requires_grad_() for leaf in leaves]
         # The gradient is taken outside `vmap`: objectives may hold an `autograd.Function` with a rule for `vmap`
         # and none for `torch.func.grad`. The sum keeps lanes apart, as no value depends on another lane.
         with torch.enable_grad():
-            values = of_lanes(pytree.tree_unflatten(leaves, spec), *given)
+            values = of_lanes(pytree.tree_unflatten(leaves, spec), *given, *((updates,) if clocked else ()))
             if not isinstance(values, Tensor) or values.shape != leaves[0].shape[:1]:
                 got = f"shape {tuple(values.shape[1:])}" if isinstance(values, Tensor) else type(values).__name__
                 raise ValueError(
@@ -283,13 +290,15 @@ def _evaluation(
 
 
 def _iteration(
-    evaluate: Callable[[Tree], tuple[Tensor, Tree]], optimiser: Optimiser, project: Callable[[Tree], Tree] | None
+    evaluate: Callable[[Tree, Tensor], tuple[Tensor, Tree]],
+    optimiser: Optimiser,
+    project: Callable[[Tree], Tree] | None,
 ) -> Callable[[_State], _State]:
     """Evaluate, keep the best, step, project; lanes that are no longer finite stay where they are."""
 
     @torch.no_grad()
     def iteration(state: _State) -> _State:
-        value, grad = evaluate(state.x)
+        value, grad = evaluate(state.x, state.updates)
         value = value.to(state.value.dtype)
         better = state.alive & torch.isfinite(value) & (value < state.value)
         alive = state.alive & torch.isfinite(value)
@@ -306,6 +315,7 @@ def _iteration(
             first=torch.where(state.fresh, value, state.first),
             fresh=torch.zeros_like(state.fresh),
             alive=alive,
+            updates=state.updates + 1,
         )
 
     return iteration

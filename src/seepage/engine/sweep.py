@@ -11,17 +11,19 @@ Everything carries an axis of lanes (clients × restarts) in front. Objectives s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
-from seepage.engine.lanes import over_lanes
+from seepage.engine.compiled import Compiler
+from seepage.engine.lanes import InDims, over_lanes
 
-__all__ = ["Program", "flatten", "sweep", "unflatten"]
+__all__ = ["Program", "flatten", "slope", "sweep", "unflatten"]
 
 Params = dict[str, Tensor]
 Slots = tuple[Tensor, ...]
@@ -64,6 +66,8 @@ class Program:
         linear: whether `step` is affine in the gradient, whose value its adjoint then does not need.
         keep_every: in the sweep, store every k-th state of the parameters and recompute the others; `None`
             sweeps only where there are more than `UNROLLED` steps, and keeps every state.
+        compiler: compiles the gradient and its adjoint; without one they run operation by operation.
+        name: under which the compiler keeps them; the same for programs that compute the same.
     """
 
     loss: Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
@@ -74,16 +78,21 @@ class Program:
     forward_mode: bool = True
     linear: bool = False
     keep_every: int | None = None
+    compiler: Compiler | None = None
+    name: Hashable = None
 
-    def lanes(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function` for all lanes."""
-        return over_lanes(function, self.batched)
+    def lanes(self, part: str, function: Callable[..., Any], in_dims: InDims = 0) -> Callable[..., Any]:
+        """`function` for all lanes, compiled where there is a compiler; `part` is what it is called there."""
+        whole = over_lanes(function, self.batched, in_dims)
+        if self.compiler is None or not self.batched:
+            return whole
+        return partial(self.compiler, (self.name, part, repr(in_dims)), whole)
 
     def advance(
         self, t: int, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor
     ) -> tuple[Tensor, Slots, Params]:
         """Step `t` for all lanes."""
-        gradient, buffers = self.lanes(self.gradient)(theta, buffers, x, y)
+        gradient, buffers = self.lanes("gradient", self.gradient)(theta, buffers, x, y)
         theta, slots = self.step(t, theta, gradient, slots)
         return theta, slots, buffers
 
@@ -91,7 +100,9 @@ class Program:
         self, t: int, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor, out: tuple[Tensor, Slots]
     ) -> tuple[Tensor, Slots, Tensor, Tensor | None]:
         """Adjoint of step `t` for all lanes: from cotangents after it to those before it, of `x` and of `y`."""
-        gradient = torch.zeros_like(theta) if self.linear else self.lanes(self.gradient)(theta, buffers, x, y)[0]
+        gradient = torch.zeros_like(theta)
+        if not self.linear:
+            gradient = self.lanes("gradient", self.gradient)(theta, buffers, x, y)[0]
         back = vjp(lambda theta, gradient, slots: self.step(t, theta, gradient, slots), theta, gradient, slots)[1]
         direct, along, slots_bar = back(out)
         soft = y.is_floating_point()
@@ -107,7 +118,7 @@ class Program:
             return vjp(lambda theta, x: self.gradient(theta, buffers, x, y)[0], theta, x)[1](along)
 
         through = forward_over_reverse if self.forward_mode else reverse_over_reverse
-        bars = self.lanes(through)(theta, buffers, x, y, along)
+        bars = self.lanes("adjoint", through)(theta, buffers, x, y, along)
         return direct + bars[0], slots_bar, bars[1], bars[2] if soft else None
 
 
@@ -189,6 +200,70 @@ class Sweep(torch.autograd.Function):
         return tuple(o.unflatten(0, (info.batch_size, -1)) for o in out), (0,) * len(out)
 
 
+class Slope(torch.autograd.Function):
+    """The gradient of one batch and the buffers afterwards; every tensor has its lanes in front, or is shared by all.
+
+    The derivative with respect to the batch is one directional derivative of ∇ₓ loss, so that nothing but the arguments
+    is kept between the two passes, and each of them can be compiled.
+    """
+
+    @staticmethod
+    def forward(program: Program, names: tuple[str, ...], *tensors: Tensor) -> Slots:
+        (theta, buffers, (x,), (y,)), in_dims = _shared_apart(tensors, names)
+        gradient, after = program.lanes("gradient", program.gradient, in_dims)(theta, buffers, x, y)
+        return gradient, *(b.clone() for b in after.values())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Slots) -> None:
+        ctx.program, ctx.names, *tensors = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, along: Tensor, *_: Tensor) -> tuple[Any, ...]:
+        program: Program = ctx.program
+        (theta, buffers, (x,), (y,)), in_dims = _shared_apart(ctx.saved_tensors, ctx.names)
+        wanted = (2, 3) if y.is_floating_point() else (2,)
+
+        def across(theta: Tensor, buffers: Params, x: Tensor, y: Tensor, along: Tensor) -> Any:
+            slope = grad(lambda *a: program.loss(*a)[0], argnums=wanted)
+            return jvp(lambda theta: slope(theta, buffers, x, y), (theta,), (along,))[1]
+
+        bars = program.lanes("across", across, (*in_dims, 0))(theta, buffers, x, y, along)
+        return None, None, None, *[None] * len(buffers), *bars, *[None] * (2 - len(bars))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], program: Program, names: tuple[str, ...], *tensors: Tensor
+    ) -> tuple[Slots, tuple[int, ...]]:
+        def fold(tensor: Tensor, dim: int | None) -> Tensor:
+            if dim is None:
+                return tensor if len(tensor) == 1 else tensor.repeat(info.batch_size, *[1] * (tensor.dim() - 1))
+            return tensor.movedim(dim, 0).flatten(0, 1)
+
+        folded = [fold(tensor, dim) for tensor, dim in zip(tensors, in_dims[2:], strict=True)]
+        out = Slope.apply(program, names, *folded)  # type: ignore[no-untyped-call]
+        return tuple(o.unflatten(0, (info.batch_size, -1)) for o in out), (0,) * len(out)
+
+
+def _shared_apart(tensors: Sequence[Tensor], names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The arguments of a program, and which of them count lanes; what all share loses its axis of one."""
+    lanes = max(len(tensor) for tensor in tensors)
+    shared = [lanes > 1 and len(tensor) == 1 for tensor in tensors]
+    parts = _split([t[0] if s else t for t, s in zip(tensors, shared, strict=True)], names)
+    axes = [None if s else 0 for s in shared]
+    return parts, (axes[0], dict(zip(names, axes[1:-2], strict=True)), axes[-2], axes[-1])
+
+
+def slope(program: Program, theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+    """The gradient of one batch, and the buffers afterwards, for one lane; differentiable in `x` and in a soft `y`."""
+    names = tuple(buffers)
+    tensors = [tensor[None] for tensor in (theta, *buffers.values(), x, y)]
+    out = Slope.apply(program, names, *tensors)  # type: ignore[no-untyped-call]
+    return out[0][0], dict(zip(names, [o[0] for o in out[1:]], strict=True))
+
+
 def sweep(
     program: Program, theta: Tensor, buffers: Params, xs: Sequence[Tensor], ys: Sequence[Tensor]
 ) -> tuple[Tensor, Params]:
@@ -202,7 +277,8 @@ def sweep(
     tensors = [theta, *buffers.values(), *xs, *ys]
     lane = [tensor[None] for tensor in tensors]
     # Without a gradient to come, as on the client itself, there is nothing to keep.
-    plain = not torch.is_grad_enabled() or (program.keep_every is None and len(xs) <= UNROLLED)
+    few = program.keep_every is None and program.compiler is None and len(xs) <= UNROLLED
+    plain = not torch.is_grad_enabled() or few
     if plain:
         out = _train(program, names, lane, None)
     else:

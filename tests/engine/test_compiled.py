@@ -1,0 +1,88 @@
+"""Traced programs against what they were traced from; fusing them is the compiler's affair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from common.nets import cnn, image_task, images, mlp
+from seepage.engine.compiled import Compiler
+from seepage.local import local_update
+from seepage.recipe import SGD, Adam, Recipe
+
+# Forward mode imports torch's decompositions, which are still written in TorchScript.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+
+
+def test_a_program_is_traced_once_for_each_kind_of_arguments() -> None:
+    calls = []
+
+    def function(x: Tensor, more: dict[str, Tensor]) -> Any:
+        calls.append(tuple(x.shape))
+        return x + more["y"], {"product": x * more["y"]}
+
+    compiler = Compiler(backend="none")
+    for x in (torch.ones(2), torch.full((2,), 3.0), torch.ones(4)[::2], torch.ones(5)):
+        total, more = compiler("f", function, x, {"y": 2 * x})
+        assert total.equal(3 * x)
+        assert more["product"].equal(2 * x * x)
+    assert calls == [(2,), (5,)]
+    compiler("g", function, torch.ones(2), {"y": torch.ones(2)})
+    assert calls == [(2,), (5,), (2,)]
+
+
+def test_what_cannot_be_traced_runs_as_it_is_and_says_so() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x + 1 if float(x.sum()) > 0 else x - 1
+
+    compiler = Compiler(backend="none")
+    with pytest.warns(UserWarning, match="f could not be compiled"):
+        assert compiler("f", function, torch.ones(2)).tolist() == [2.0, 2.0]
+    assert compiler("f", function, -torch.ones(2)).tolist() == [-2.0, -2.0]
+
+
+def test_running_out_of_memory_is_no_reason_to_go_on_without() -> None:
+    def function(x: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        Compiler(backend="none")("f", function, torch.ones(2))
+
+
+STEPS = Recipe(SGD(0.1, momentum=0.5), epochs=2, batch_size=2, shuffle=False)
+
+
+@pytest.mark.parametrize(
+    ("net", "recipe", "soft"),
+    [
+        (mlp, Recipe(sends="gradient"), True),
+        (cnn, Recipe(sends="gradient"), False),
+        (cnn, STEPS, False),
+        (mlp, STEPS, True),
+        (mlp, Recipe(Adam(0.01), epochs=2), False),
+    ],
+    ids=["gradient, soft labels", "gradient of a cnn", "momentum, cnn", "momentum, soft labels", "adam"],
+)
+def test_compiled_local_training_is_local_training(net: Any, recipe: Recipe, soft: bool) -> None:
+    task = image_task(net)
+    object.__setattr__(task, "compiler", Compiler(backend="none"))
+    x = torch.stack([images(3, seed).x for seed in range(2)]).requires_grad_()
+    y = torch.stack([images(3, seed).y for seed in range(2)])
+    if soft:
+        y = torch.nn.functional.one_hot(y, 3).to(x.dtype).mul(0.8).add(0.1).requires_grad_()
+    results = []
+    for compiled in (False, True):
+
+        def cubes(x: Tensor, y: Tensor, compiled: bool = compiled) -> Tensor:
+            update = local_update(task, task.params, recipe.schedule(x, y), recipe, compiled=compiled)
+            return torch.stack([(u**3).sum() for u in update.values()]).sum()
+
+        value = vmap(cubes)(x, y)
+        results.append((value.detach(), *torch.autograd.grad(value.sum(), [x, y] if soft else [x])))
+    for plain, compiled_result in zip(*results, strict=True):
+        torch.testing.assert_close(compiled_result, plain, rtol=1e-9, atol=1e-14)
+    assert task.compiler._programs
