@@ -374,6 +374,21 @@ def test_everything_there_is_can_be_listed(kind: str, monkeypatch: pytest.Monkey
         assert name in plain.stdout
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_fit_eighty_columns_with_whole_names(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = seepage("list", kind).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert set(KINDS[kind]) <= {line.split()[0] for line in lines if line.strip()}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("attacks", "dlm-plus"), ("defences", "weight-noise")])
+def test_lists_name_the_presets(kind: str, name: str) -> None:
+    (entry,) = [entry for entry in strictly(seepage("list", kind, "--json").stdout) if entry["name"] == name]
+    assert entry["presets"].startswith("as_paper, as_code")
+    assert "presets: as_paper, as_code" in seepage("list", kind).stdout
+
+
 @pytest.fixture
 def papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source tree with one experiment, in the place of the installed one."""
@@ -390,7 +405,10 @@ def test_the_experiments_of_papers_are_listed_with_a_sentence(papers: Path) -> N
     assert line.split(maxsplit=1) == ["someone2020/table1", "Three clients with one image each."]
 
 
-def test_an_experiment_is_reproduced_beside_the_papers_number(papers: Path, tmp_path: Path) -> None:
+def test_an_experiment_is_reproduced_beside_the_papers_number(
+    papers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # where there is room for the source
     result = seepage("reproduce", "someone2020/table1", "--device", "cpu")
     assert result.exit_code == 0
     assert "Beside the paper" in result.stdout

@@ -213,12 +213,26 @@ def test_rounds_of_one_client_are_joined_in_order() -> None:
         assert numbers_ == [r.number for r in rounds if int(capture.client) in r.sampled]
 
 
+def test_groups_are_seen_each_as_the_mean_of_its_members() -> None:
+    task, clients = image_task(), [images(n, seed=n) for n in (2, 3, 2, 4)]
+    (each,) = play(task, clients, RECIPE, Federation(), RNG)
+    (pairs,) = play(task, clients, RECIPE, Federation(visible="aggregate", group=2), RNG)
+    assert [capture.members for capture in pairs.captures] == [("0", "1"), ("2", "3")]
+    assert [len(secret.examples) for secret in pairs.secrets] == [5, 6]
+    first, second = (flat(capture.exchanges[0].update) for capture in each.captures[:2])
+    torch.testing.assert_close(flat(pairs.captures[0].exchanges[0].update), (2 * first + 3 * second) / 5)
+    assert flat(each.params).equal(flat(pairs.params))  # what is seen changes nothing
+    with pytest.raises(ValueError, match="divide the 4 clients of a round, got 3"):
+        next(play(task, clients, RECIPE, Federation(visible="aggregate", group=3), RNG))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"rounds": 0}, "rounds.*at least 1.*0"),
         ({"visible": "none"}, "visible.*'each' or 'aggregate'.*'none'"),
         ({"per_round": 0}, "per_round.*at least 1.*0"),
+        ({"group": 0}, "group.*at least 1.*0"),
     ],
 )
 def test_a_federation_that_makes_no_sense_is_refused(wrong, message: str) -> None:

@@ -205,9 +205,14 @@ def list_command(
         return
     grid = Grid(box=None, pad_edge=False, show_header=True, header_style="bold")
     for column in entries[0]:
-        grid.add_column(column)
+        if column != "presets":
+            grid.add_column(column, no_wrap=column == "name")
     for entry in entries:
-        grid.add_row(*(escape(str(value)) for value in entry.values()))
+        presets = entry.pop("presets", "")
+        cells = [escape(str(value)) for value in entry.values()]
+        if presets:  # under the last column: one of their own would leave eighty characters too few for the others
+            cells[-1] += f"\n[dim]presets: {escape(presets)}[/dim]"
+        grid.add_row(*cells)
     Console(highlight=False).print(grid)
 
 
@@ -321,11 +326,16 @@ def _print_json(rows: pd.DataFrame) -> None:
 def _entries(kind: Kind) -> list[dict[str, Any]]:
     if kind is Kind.ATTACKS:
         return [
-            {"name": n, "needs": ", ".join(sorted(a.needs)) or "nothing", "about": _first_line(a)}
+            {
+                "name": n,
+                "needs": ", ".join(sorted(a.needs)) or "nothing",
+                "about": _first_line(a),
+                "presets": ", ".join(a.presets),
+            }
             for n, a in ATTACKS.items()
         ]
     if kind is Kind.DEFENCES:
-        return [{"name": n, "about": _first_line(d)} for n, d in DEFENCES.items()]
+        return [{"name": n, "about": _first_line(d), "presets": ", ".join(d.presets)} for n, d in DEFENCES.items()]
     if kind is Kind.MODELS:
         return [{"name": n, "options": ", ".join(f"{k}={v}" for k, v in options(n).items())} for n in MODELS]
     if kind is Kind.DATA:

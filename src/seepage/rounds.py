@@ -32,12 +32,14 @@ class Federation:
         per_round: clients sampled in each round; `None` is all of them.
         visible: `"each"` answer, or only their `"aggregate"`, which is what secure aggregation leaves visible.
         server_lr: step of the server along the mean update; for clients that send gradients it is the learning rate.
+        group: how many answers go into one aggregate, where aggregates are seen; `None` is all of a round.
     """
 
     rounds: int = 1
     per_round: int | None = None
     visible: Literal["each", "aggregate"] = "each"
     server_lr: float = 1.0
+    group: int | None = None
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -46,6 +48,8 @@ class Federation:
             raise ValueError(f"expected `per_round` of at least 1, or none for all clients, got {self.per_round}")
         if self.visible not in ("each", "aggregate"):
             raise ValueError(f"expected `visible` to be 'each' or 'aggregate', got {self.visible!r}")
+        if self.group is not None and self.group < 1:
+            raise ValueError(f"expected `group` of at least 1, or none for all clients of a round, got {self.group}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +142,9 @@ def play(
     per_round = federation.per_round or len(clients)
     if per_round > len(clients):
         raise ValueError(f"expected `per_round` of at most {len(clients)}, the number of clients, got {per_round}")
+    group = federation.group or per_round
+    if federation.visible == "aggregate" and per_round % group:
+        raise ValueError(f"expected `group` to divide the {per_round} clients of a round, got {group}")
     for number in range(federation.rounds):
         here = rng / "round" / number
         drawn = torch.randperm(len(clients), generator=(here / "sample").generator())[:per_round]
@@ -148,8 +155,12 @@ def play(
         ]
         whole = aggregate(answers)
         if federation.visible == "aggregate":
-            members = tuple(names[i] for i in sampled)
-            shown = [("+".join(members), members, whole, Examples.join([clients[i] for i in sampled]))]
+            shown: list[tuple[str, tuple[str, ...], Answer, Examples]] = []
+            for first in range(0, per_round, group):
+                members = tuple(names[i] for i in sampled[first : first + group])
+                together = whole if group == per_round else aggregate(answers[first : first + group])
+                held = Examples.join([clients[i] for i in sampled[first : first + group]])
+                shown.append(("+".join(members), members, together, held))
         else:
             shown = [(names[i], (), a, clients[i]) for i, a in zip(sampled, answers, strict=True)]
         seen = defence.on_global(params, here / "global")

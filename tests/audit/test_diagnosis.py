@@ -71,7 +71,7 @@ def causes(
     told = Secret("0", examples if believed is None else Examples(examples.x, believed))
     threat = THREATS["honest-server" if believed is None else "label-aware-server"]
     finding = attack(observe([(capture, told)], setting, threat), RNG)
-    guess = examples.x[:0] if finding.inputs is None else finding.inputs[0]
+    guess = None if finding.inputs is None else finding.inputs[0]
     labels = None if finding.labels is None else finding.labels[0]
     fit = answer_mismatch(capture.exchanges[-1], finding, 0, setting)
     return diagnose(evidence, finding, 0, score(guess, labels, examples, task.spec).scores, fit)
@@ -252,8 +252,27 @@ def test_an_attack_on_features_is_judged_by_them() -> None:
     examples = pictures(2, 10)
     spec = image_task().spec
     for found, expected in ((real, Cause.RECOVERED), (2 * real, Cause.UNEXPLAINED)):
-        scores = score(examples.x[:0], None, examples, spec, features=(found, real)).scores
+        scores = score(None, None, examples, spec, features=(found, real)).scores
         assert diagnose(Evidence(2), finding, 0, scores) == (expected,)
+
+
+def test_examples_without_features_have_no_guess() -> None:
+    real = numbers(2, 5)
+    half = torch.stack([real[0], real[1] * torch.nan])
+    scores = score(None, None, pictures(2, 10), image_task().spec, features=(half, real)).scores
+    assert diagnose(Evidence(2), Finding(features=half[None], layer="3"), 0, scores) == (Cause.NO_GUESS,)
+
+
+def test_right_labels_are_no_excuse_for_who_set_out_for_inputs() -> None:
+    examples = pictures(1, 10)
+    nothing = Says(Finding(examples.x[None] * torch.nan, examples.y[None]))
+    assert causes(image_task(), nothing, examples=examples) == (Cause.NO_GUESS,)
+
+
+def test_labels_are_not_hidden_by_what_mixes_examples() -> None:
+    examples = pictures(3, 10)
+    wrong = Says(Finding(labels=((examples.y + 1) % CLASSES)[None]))
+    assert causes(image_task(batch_resnet), wrong, STEP, examples=examples) == (Cause.LABELS_WRONG,)
 
 
 def test_rows_of_a_table_came_back_when_nearly_all_their_features_did() -> None:

@@ -216,7 +216,7 @@ FIELDS = {
     "clients": ["alpha", "count", "examples", "partition", "skip"],
     "model": ["name", "options", "pretraining"],
     "recipe": ["batch_norm", "batch_size", "epochs", "optimiser", "sends", "sends_buffers", "shuffle"],
-    "federation": ["per_round", "rounds", "server_lr", "visible"],
+    "federation": ["group", "per_round", "rounds", "server_lr", "visible"],
     "watch": ["clients", "round", "since", "together"],
 }
 PARTITIONS = ["stored", "distinct", "iid", "dirichlet", "owner"]

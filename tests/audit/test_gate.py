@@ -175,3 +175,13 @@ def test_an_absent_policy_and_a_folder_fail_with_their_path(tmp_path: Path) -> N
         read_policy(tmp_path / "absent.toml")
     with pytest.raises(SpecError, match="expected TOML"):
         read_policy(tmp_path)
+
+
+def test_labels_that_were_found_can_be_limited() -> None:
+    table = rows([0.25, 1.0], metric="label_accuracy", attack="count-labels", item="all", outcome="answered")
+    assert outcome(table, metric="label_accuracy", at_most=0.5) == "broken"
+    assert outcome(table, metric="label_accuracy", at_most=0.7, attack="count-*") == "within"
+    # An attack on labels alone says nothing about images, for better or worse.
+    assert outcome(table, metric="recovered", at_most=0.0) == "unmeasured"
+    both = pd.concat([table, rows([0.0], metric="recovered", item="all")])
+    assert outcome(both, metric="recovered", at_most=0.0) == "within"

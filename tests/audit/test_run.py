@@ -587,3 +587,40 @@ def test_a_metric_without_its_weights_is_said_to_be_left_out(tmp_path: Path) -> 
     heard = Heard()
     run(tiny(), tmp_path / "out", device=torch.device("cpu"), data=tmp_path, listener=heard)
     assert any("LPIPS is left out" in note and "seepage fetch lpips" in note for note in heard.notes)
+
+
+LABELS = {"label_accuracy", "label_count_error", "label_count", "label_accuracy_of_even"}
+
+
+def metrics(table: pd.DataFrame, attack: str) -> set[str]:
+    return set(table.loc[table["attack"] == attack, "metric"])
+
+
+def test_an_attack_on_labels_alone_leaves_rows_about_labels_alone(tmp_path: Path) -> None:
+    experiment = tiny(
+        attack=["count-labels", {"name": "inverting-gradients", "steps": 2}],
+        recipe={"sends": "gradient"},
+        metrics=["zhao2023"],
+    )
+    table = perform(experiment, tmp_path)
+    rows = table.read()
+    assert metrics(rows, "count-labels") == {*LABELS, "label_confidence"}
+    assert {"psnr", "recovered", "recovered_zhao2023", "psnr_of_constant", *LABELS} <= metrics(
+        rows, "inverting-gradients"
+    )
+    shown = {trial.label: table.pictures(trial.digest) is not None for trial in experiment.trials()}
+    assert shown == {"count-labels": False, "inverting-gradients": True}
+    of_labels = rows[rows["attack"] == "count-labels"]
+    assert set(of_labels["outcome"]) == {"answered"}
+    assert set(of_labels["diagnosis"]) == {"recovered"}
+    assert values(of_labels, "label_accuracy") == [1.0] * 3
+
+
+def test_an_attack_on_what_enters_a_layer_leaves_rows_about_that(tmp_path: Path) -> None:
+    experiment = tiny(attack=["analytic"], model={"name": "cnn-femnist"}, recipe={"sends": "gradient"})
+    table = perform(experiment, tmp_path)
+    rows = table.read()
+    assert metrics(rows, "analytic") == {*LABELS, "feature_error", "objective"}
+    assert values(rows, "feature_error") == pytest.approx([0.0] * 3, abs=1e-3)
+    assert set(rows["diagnosis"]) == {"recovered"}
+    assert not (tmp_path / "pictures").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from seepage.audit.diagnosis import Cause
 from seepage.audit.experiment import Expectation
-from seepage.audit.summary import compare, summarise
+from seepage.audit.summary import MEASURES, answers, compare, summarise
 
 
 def row(metric: str, value: float, **columns: Any) -> dict[str, Any]:
@@ -135,3 +135,32 @@ def test_causes_are_counted_once_for_every_attacked_update() -> None:
     assert next(iter(line.causes)) is Cause.LABELS_WRONG
     (old,) = summarise(rows.drop(columns="diagnosis"))
     assert old.causes == {}
+
+
+def test_a_line_is_about_the_most_that_its_attack_answers() -> None:
+    rows = pd.DataFrame(
+        [
+            row("psnr", 10.0, attack="images"),
+            row("label_accuracy", 1.0, attack="images", item="all"),
+            row("exact_match", 1.0, attack="rows"),
+            row("feature_error", 0.1, attack="features"),
+            row("label_accuracy", 1.0, attack="features", item="all"),
+            row("label_accuracy", 0.5, attack="labels", item="all"),
+            row("none", math.nan, attack="nothing"),
+            learning(0.5),
+        ]
+    )
+    kinds = {line.attack: line.kind for line in summarise(rows)}
+    expected = {"images": "image", "rows": "row", "features": "feature", "labels": "label", "nothing": None}
+    assert kinds == expected
+    for kind in MEASURES:
+        assert [expected[name] for name in answers(rows, kind)["attack"]] == [kind]
+    assert answers(rows[:0], "label").empty
+
+
+def test_reported_accuracy_is_compared_with_the_last_round() -> None:
+    rows = pd.DataFrame([learning(value, item=str(i)) for i, value in enumerate([0.1, 0.4, 0.7])])
+    (only,) = compare(rows, (Expectation("all", "accuracy", reported=0.72, tolerance=0.05),))
+    assert only.ours is not None
+    assert only.ours.mean == pytest.approx(0.7)
+    assert only.verdict == "as reported"

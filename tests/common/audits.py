@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,6 +56,7 @@ class Grey:
 
     name: ClassVar[str] = "grey"
     needs: ClassVar[frozenset[Fact]] = frozenset({Fact.COUNT})
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     seen: ClassVar[list[View]] = []
 
     level: float = 0.0
@@ -70,6 +72,7 @@ class Broken:
 
     name: ClassVar[str] = "broken"
     needs: ClassVar[frozenset[Fact]] = frozenset()
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     broken: ClassVar[bool] = True
     calls: ClassVar[list[View]] = []
 

@@ -7,9 +7,9 @@ from math import ceil, inf
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from common.defence_suite import ONE, OTHER, DefenceCase, DefenceSuite, an_update
+from common.defence_suite import ANY, ONE, OTHER, DefenceCase, DefenceSuite, an_update
 from common.nets import flat, image_task, images, numbers
 from seepage.audit.values import build
 from seepage.defences import (
@@ -17,17 +17,23 @@ from seepage.defences import (
     Clip,
     Defence,
     GaussianNoise,
+    GradientNoise,
     NoDefence,
+    RandomPruning,
     TopK,
     WeightNoise,
     WeightSparsify,
     chain,
 )
 from seepage.defences.base import Chain
-from seepage.local import answer
+from seepage.defences.gradient_noise import Where
+from seepage.local import answer, local_update
 from seepage.recipe import SGD, Recipe
 from seepage.rounds import Federation, Round, play
+from seepage.spec import DataSpec, Examples
+from seepage.task import Task
 
+PLACES: tuple[Where, ...] = ("update", "step", "example")
 CASES = [
     DefenceCase(NoDefence(), off=NoDefence()),
     DefenceCase(GaussianNoise(0.05), off=GaussianNoise(0.0)),
@@ -37,6 +43,16 @@ CASES = [
     DefenceCase(WeightNoise(0.05, kind="laplacian", by_row=True, restore=True), off=WeightNoise(0.0, restore=True)),
     DefenceCase(WeightSparsify(0.3), off=WeightSparsify(0.0)),
     DefenceCase(WeightSparsify(0.3, per_tensor=True), off=WeightSparsify(0.0, per_tensor=True)),
+    *[
+        DefenceCase(defence, off=off)
+        for where in PLACES
+        for defence, off in (
+            (GradientNoise(0.05, where=where), GradientNoise(0.0, where=where)),
+            (RandomPruning(0.3, where=where), RandomPruning(0.0, where=where)),
+        )
+    ],
+    DefenceCase(GradientNoise(0.05, "laplacian", "example", reuse=True), off=GradientNoise(0.0, "laplacian")),
+    DefenceCase(RandomPruning(0.3, "example", reuse=True), off=RandomPruning(0.0, "example", reuse=True)),
     DefenceCase(chain(Clip(0.05), GaussianNoise(0.01), TopK(0.5)), off=chain(Clip(1e9), GaussianNoise(0.0), TopK(1.0))),
 ]
 
@@ -54,6 +70,8 @@ def test_every_defence_that_can_be_named_is_in_the_list() -> None:
     assert {type(case.defence) for case in CASES} - {Chain} == set(DEFENCES.values())
     assert all(kind.name == name for name, kind in DEFENCES.items())
 
+
+KINDS = ["gaussian", "laplacian"]
 
 # Noise.
 
@@ -75,6 +93,99 @@ def test_noise_differs_from_stream_to_stream() -> None:
 
 def test_all_that_is_expected_of_noise_is_nothing() -> None:
     assert GaussianNoise(0.1).expected == NoDefence()
+
+
+# Noise and pruning while a client trains.
+
+DRAWS = [GradientNoise(0.1), GradientNoise(0.1, "laplacian"), RandomPruning(0.3)]
+
+
+def noise_in(defence: Defence, recipe: Recipe, n: int) -> Tensor:
+    """What the defence adds to an update whose gradients do not depend on the parameters, in units of lr."""
+    task = Task(nn.Linear(40_000, 1, bias=False).double(), DataSpec((40_000,)), loss=lambda out, y: (out * y).mean())
+    examples = Examples(torch.ones(n, 40_000, dtype=torch.float64), torch.ones(n, 1, dtype=torch.float64))
+    noisy, clean = (answer(task, task.params, examples, recipe, d, ONE).update for d in (defence, NoDefence()))
+    return (flat(noisy) - flat(clean)) / recipe.optimiser.lr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("where", "reuse", "deviation"),
+    [
+        ("step", False, (3 * 2) ** 0.5),  # three epochs of two batches of four
+        ("step", True, 3 * 2**0.5),
+        ("example", False, (3 * 2 / 4) ** 0.5),
+        ("example", True, 3 * (2 / 4) ** 0.5),
+        ("update", False, 1 / 0.5),  # what is sent has the learning rate in it
+        ("update", True, 1 / 0.5),
+    ],
+)
+def test_noise_of_training_adds_up_as_it_is_drawn(kind: str, where: Where, reuse: bool, deviation: float) -> None:
+    recipe = Recipe(SGD(0.5), epochs=3, batch_size=4)
+    noise = noise_in(GradientNoise(0.1, kind, where, reuse), recipe, 8)
+    unit = 0.1 * {"gaussian": 1, "laplacian": 2**0.5}[kind]
+    assert float(noise.std()) == pytest.approx(unit * deviation, rel=0.03)
+    assert abs(float(noise.mean())) < 0.03 * unit * deviation
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("reuse", [False, True])
+def test_pruning_leaves_its_share_on_average(where: Where, reuse: bool) -> None:
+    # Every entry of the gradient is 1, so that an update of six steps holds the number of times it was kept.
+    recipe = Recipe(SGD(0.5), epochs=3, batch_size=4)
+    kept = noise_in(RandomPruning(0.3, where, reuse), recipe, 8) + 6
+    assert float(kept.mean()) == pytest.approx(0.7 * 6, rel=0.01)
+    draws = {"step": 6, "example": 24, "update": 1}[where] // (3 if reuse and where != "update" else 1)
+    assert float(kept.std()) == pytest.approx(6 * (0.3 * 0.7 / draws) ** 0.5, rel=0.03)
+    assert len(kept.round(decimals=6).unique()) <= draws + 1
+
+
+@pytest.mark.parametrize("defence", DRAWS, ids=str)
+def test_what_is_drawn_differs_from_stream_to_stream_and_from_step_to_step(defence: Defence) -> None:
+    one, other = (defence.on_gradient(numbers(50), rng) for rng in (ONE, OTHER))
+    assert not one.equal(other)
+    plain, twice = (Recipe(SGD(0.5), epochs=epochs) for epochs in (1, 2))
+    assert not torch.allclose(noise_in(defence, twice, 1), 2 * noise_in(defence, plain, 1))
+
+
+@pytest.mark.parametrize("where", ["step", "example"])
+@pytest.mark.parametrize("defence", DRAWS, ids=str)
+def test_reused_draws_are_those_of_the_first_epoch(defence: GradientNoise | RandomPruning, where: Where) -> None:
+    reused = replace(defence, where=where, reuse=True)
+    epochs = [noise_in(reused, Recipe(SGD(0.5), epochs=e, batch_size=2, shuffle=False), 5) for e in (1, 4)]
+    torch.testing.assert_close(4 * epochs[0], epochs[1])
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("defence", DRAWS, ids=str)
+def test_hooks_that_do_nothing_are_not_announced(defence: GradientNoise | RandomPruning, where: Where) -> None:
+    placed = replace(defence, where=where)
+    assert (placed.per_example, placed.per_step) == (where == "example", where == "step")
+    assert placed.on_example_gradient(ANY, ONE).equal(ANY) == (where != "example")
+    assert placed.on_gradient(ANY, ONE).equal(ANY) == (where != "step")
+    assert flat(placed.on_update(an_update(), ONE)).equal(flat(an_update())) == (where != "update")
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_an_attacker_who_knows_of_noise_simulates_none_and_of_pruning_its_mean(where: Where) -> None:
+    task, recipe, examples = image_task(), Recipe(SGD(1e-6), epochs=2, batch_size=2), images(4)
+    schedule = recipe.schedule(examples.x, examples.y)
+    plain, noised, pruned = (
+        flat(local_update(task, task.params, schedule, recipe, defence))
+        for defence in (NoDefence(), GradientNoise(0.1, where=where), RandomPruning(0.3, where))
+    )
+    torch.testing.assert_close(noised, plain, rtol=1e-6, atol=1e-14)
+    # At so small a learning rate an update is linear in its gradients.
+    torch.testing.assert_close(pruned, 0.7 * plain, rtol=1e-4, atol=1e-11)
+
+
+def test_parts_of_a_chain_act_at_their_own_place() -> None:
+    parts = chain(GradientNoise(0.1, where="example"), RandomPruning(0.5, "update"))
+    assert (parts.per_example, parts.per_step, parts.repeats) == (True, False, False)
+    assert chain(parts, RandomPruning(0.5, reuse=True)).repeats
+    sent = noise_in(parts, Recipe(SGD(0.5)), 4) + 1
+    assert float((sent == 0).double().mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(sent[sent != 0].std()) == pytest.approx(0.1 / 4**0.5, rel=0.03)
 
 
 # Clipping.
@@ -120,7 +231,6 @@ def test_exactly_the_largest_entries_are_kept_over_all_tensors(share: float) -> 
 
 # Defences of weights.
 
-KINDS = ["gaussian", "laplacian"]
 WEIGHTS = Recipe(SGD(0.5), epochs=2, sends="weights")
 
 
@@ -249,6 +359,11 @@ def test_parts_of_a_chain_draw_from_streams_of_their_own() -> None:
         (lambda: WeightNoise(clip=0.0), "`clip` above 0, got 0.0"),
         (lambda: WeightNoise(0.1, clip=inf), "a finite `clip`"),
         (lambda: WeightNoise(kind="pink"), "`kind` to be 'gaussian' or 'laplacian', got 'pink'"),
+        (lambda: GradientNoise(-0.1), "`scale` of at least 0, got -0.1"),
+        (lambda: GradientNoise(kind="pink"), "`kind` to be 'gaussian' or 'laplacian', got 'pink'"),
+        (lambda: GradientNoise(where="here"), "`where` to be one of .*, got 'here'"),
+        (lambda: RandomPruning(1.0), r"`probability` in \[0, 1\), got 1.0"),
+        (lambda: RandomPruning(where="here"), "`where` to be one of .*, got 'here'"),
         (lambda: WeightSparsify(1.0), r"`share` in \[0, 1\), got 1.0"),
     ],
 )

@@ -454,8 +454,29 @@ def test_a_clocked_objective_is_told_how_many_updates_were_made(batched: bool, c
     assert found.value.eq(6).all()  # the last of five evaluations
 
 
-def test_a_clock_that_nobody_reads_changes_nothing() -> None:
+def test_of_values_that_do_not_compare_the_last_candidate_is_kept() -> None:
     start, given = bowls()
-    plain = minimise(bowl, start, given, optimiser=adam(0.1), steps=7)
-    clocked = minimise(lambda *all_but: bowl(*all_but[:-1]), start, given, optimiser=adam(0.1), steps=7, clocked=True)
+
+    def rising(x: Tensor, target: Tensor, curvature: Tensor, updates: Tensor) -> Tensor:
+        return (1 + updates) ** 3 * bowl(x, target, curvature)
+
+    # Adam does not see a factor that is the same in all steps, and this one hardly.
+    steps = [minimise(rising, start, given, optimiser=adam(0.1), steps=n, clocked=True) for n in (3, 4)]
+    assert not steps[0].x.equal(steps[1].x)
+    assert (steps[1].value > steps[0].value).all()
+
+
+def test_a_clocked_lane_that_breaks_keeps_its_last_finite_candidate() -> None:
+    def breaking(x: Tensor, updates: Tensor) -> Tensor:
+        return torch.where(updates < 2, x, NAN).sum()
+
+    found = minimise(breaking, torch.zeros(1, 1, 1), optimiser=sgd(1.0), steps=5, clocked=True)
+    assert found.x.tolist() == [[[-1.0]]]
+    assert statuses(found) == ["DIVERGED"]
+
+
+def test_a_clock_that_nobody_reads_changes_nothing_where_every_step_is_better() -> None:
+    start, given = bowls()
+    plain = minimise(bowl, start, given, optimiser=sgd(0.02), steps=7)
+    clocked = minimise(lambda *all_but: bowl(*all_but[:-1]), start, given, optimiser=sgd(0.02), steps=7, clocked=True)
     assert_same(plain, clocked)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seepage.metrics.baselines import best_constant, class_mean, mean_image
+from seepage.metrics.baselines import best_constant, class_mean, even_labels, mean_image
+from seepage.metrics.labels import label_accuracy
 from seepage.metrics.pixels import mse
 from seepage.spec import DataSpec, Examples
 
@@ -34,6 +37,16 @@ def test_a_class_without_public_data_falls_back_to_the_mean() -> None:
     public = Examples(torch.tensor([[0.0], [4.0]]), torch.tensor([0, 1]))
     assert class_mean(public, torch.tensor([9, -1, 1])).flatten().tolist() == [2.0, 2.0, 4.0]
     assert class_mean(public, torch.zeros(0, dtype=torch.long)).shape == (0, 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=10))
+def test_even_labels_are_the_mean_over_all_even_guesses(labels: list[int]) -> None:
+    truth = torch.tensor(labels)
+    each, rest = divmod(len(labels), 4)
+    guesses = [torch.tensor([*range(4)] * each + list(more), dtype=torch.long) for more in combinations(range(4), rest)]
+    mean = sum(label_accuracy(guess, truth) for guess in guesses) / len(guesses)
+    assert even_labels(truth, 4) == pytest.approx(mean)
 
 
 def test_errors_say_what_to_do() -> None:

@@ -102,6 +102,7 @@ def test_is_measured_in_raw_pixels_after_clipping() -> None:
     truth = images(2)
     guess = truth.x + 3 * torch.randn(truth.x.shape, generator=torch.Generator().manual_seed(4))
     scored = score_images(guess, None, truth, SPEC)
+    assert scored.guess_pixels is not None
     assert scored.guess_pixels.min() >= 0
     assert scored.guess_pixels.max() <= 255
     torch.testing.assert_close(scored.truth_pixels, SPEC.pixels(truth.x))
@@ -128,6 +129,7 @@ def test_fewer_guesses_than_truths_leave_nan_and_count_as_not_recovered() -> Non
     for metric in ("mse", "psnr", "ssim", "lpips"):
         assert [math.isnan(value) for value in values(scored, metric)] == [True, True, False, True]
     assert values(scored, "recovered") == [0.25]
+    assert scored.guess_pixels is not None
     assert scored.guess_pixels[0].isnan().all()
     assert scored.matched_labels is not None
     assert scored.matched_labels.tolist() == [-1, -1, int(truth.y[2]), -1]
@@ -151,9 +153,24 @@ def test_a_guess_that_diverged_is_not_recovered() -> None:
     assert values(scored, "recovered") == [0.5]
 
 
-def test_only_labels_found() -> None:
+LABELS = {"label_accuracy", "label_count_error", "label_count", "label_accuracy_of_even"}
+
+
+@pytest.mark.parametrize(("examples", "spec"), [(images(3), SPEC), (rows(3), TABLE)], ids=["images", "rows"])
+def test_an_attack_that_says_nothing_about_inputs_is_not_scored_on_them(examples: Examples, spec: DataSpec) -> None:
+    public = examples
+    scored = score(None, examples.y, examples, spec, public, toy_weights(), papers=("zhao2023",), confidence=0.5)
+    assert names(scored) == {*LABELS, "label_confidence"}
+    assert values(scored, "label_accuracy") == [1.0]
+    assert values(scored, "label_count") == [3.0]
+    assert scored.guess_pixels is scored.matched_labels is None
+    features = (numbers := torch.ones(3, 7), numbers)
+    assert names(score(None, None, examples, spec, features=features)) == {"feature_error"}
+
+
+def test_who_sets_out_for_inputs_and_finds_none_is_scored_on_them() -> None:
     truth = images(3)
-    scored = score_images(truth.x[:0], truth.y, truth, SPEC, public=images(5, seed=1))
+    scored = score(truth.x[:0], truth.y, truth, SPEC, public=images(5, seed=1))
     assert values(scored, "label_accuracy") == [1.0]
     assert values(scored, "recovered") == [0.0]
     assert len(values(scored, "psnr_of_class_mean")) == 3
@@ -191,6 +208,7 @@ def test_rows_are_compared_in_normalised_units_and_shown_raw() -> None:
     scored = score_tabular(guess.flip(0), truth.y.flip(0), truth, TABLE)
     assert values(scored, "mae") == pytest.approx([0.14] * 4, rel=1e-4)
     assert values(scored, "exact_match") == pytest.approx([0.8] * 4)
+    assert scored.guess_pixels is not None
     torch.testing.assert_close(scored.guess_pixels, TABLE.pixels(guess))
 
 
@@ -212,11 +230,10 @@ def test_the_relative_error_is_of_the_values_that_the_module_eats(examples: Exam
 def test_features_are_paired_with_the_true_ones_whatever_their_scale() -> None:
     truth, real = images(3), 1e4 * rows(3).x
     found = torch.cat([1.5 * real[2:], real[:1]])
-    scored = score(truth.x[:0], None, truth, SPEC, features=(found, real))
+    scored = score(None, None, truth, SPEC, features=(found, real))
     errors = values(scored, "feature_error")
     assert errors[::2] == pytest.approx([0.0, 0.5])
     assert math.isnan(errors[1])
-    assert all(math.isnan(value) for value in values(scored, "psnr"))
 
 
 def test_an_example_without_a_guess_does_not_spoil_the_others() -> None:
@@ -246,6 +263,7 @@ def test_gradients_and_inputs_are_left_alone() -> None:
     guess = truth.x.clone().requires_grad_()
     before = guess.detach().clone()
     scored = score_images(guess, None, truth, SPEC)
+    assert scored.guess_pixels is not None
     assert not scored.guess_pixels.requires_grad
     assert torch.equal(guess.detach(), before)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from seepage.pieces.layers import masked, parse_layers, tensor_mask
+from seepage.pieces.layers import layer_weights, masked, parse_layers, tensor_mask
 
 UPDATE = {
     "a": torch.tensor([[3.0, 4.0], [0.0, 0.1]]),  # norms 5 and 0.1
@@ -46,3 +46,11 @@ def test_what_is_masked_is_zero_and_the_rest_as_it_was() -> None:
 def test_anything_else_is_refused(which: str) -> None:
     with pytest.raises(ValueError, match="expected `layers` to be 'all', or 'top', 'first' or 'last' with a number"):
         parse_layers(which)
+
+
+def test_layer_weights_of_dimitrov2022() -> None:
+    names = [f"{layer}.{part}" for layer in ("conv1", "conv2", "linear1", "linear2") for part in ("weight", "bias")]
+    weights = layer_weights(names, 1.0)
+    assert [round(weights[name], 4) for name in names[::2]] == [1.0, 0.3679, 0.1353, 0.0498]
+    assert all(weights[f"{layer}.weight"] == weights[f"{layer}.bias"] for layer in ("conv1", "conv2", "linear2"))
+    assert set(layer_weights(names, 0.0).values()) == {1.0}

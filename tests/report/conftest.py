@@ -61,6 +61,21 @@ class Notebook:
             if prior is not None:
                 self.add("exact_match_of_public_mean", prior, item=str(item), **columns)
 
+    def labels(self, found: float, *, wrong: float, count: int = 4, prior: float = 0.25, **columns: Any) -> None:
+        """One client of which only labels were attacked."""
+        mine = {"attack": "count-labels", "attack_settings": "method=auto", "item": "all", "outcome": "answered"}
+        columns = {**mine, **columns}
+        self.add("label_accuracy", found, **columns)
+        self.add("label_count_error", wrong, **columns)
+        self.add("label_count", count, **columns)
+        self.add("label_accuracy_of_even", prior, **columns)
+        self.add("label_confidence", 0.75, **columns)
+
+    def features(self, errors: Sequence[float], **columns: Any) -> None:
+        """One client of which came back, with these errors, what enters a layer."""
+        for item, value in enumerate(errors):
+            self.add("feature_error", value, item=str(item), **{"attack": "analytic", "attack_settings": "", **columns})
+
     def learning(self, accuracy: Sequence[float], **columns: Any) -> None:
         """Accuracy after each round."""
         for number, value in enumerate(accuracy, 1):

@@ -160,7 +160,10 @@ def test_the_strongest_attack_counts_in_every_case(book: Any) -> None:
     assert [name[3] for name in one.strongest] == ["all-knowing-server", "honest-server"]
     found = headline(book.frame, 20.0)
     assert "3 of 5 images" in found.sentence
-    assert "Counted is the strongest of 2 pairs of attack and threat model in each of 2 cases." in found.cautions
+    assert (
+        "Counted for images is the strongest of 2 pairs of attack and threat model in each of 2 cases."
+        in found.cautions
+    )
 
 
 def test_no_guess_is_not_recovered_but_counts(book: Any) -> None:
@@ -216,3 +219,54 @@ def test_stuck_searches_failed_and_missing_trials_are_pointed_out(book: Any) -> 
 def test_last_accuracy_is_that_of_the_last_round(book: Any) -> None:
     book.learning([0.1, 0.9, 0.7])
     assert last_accuracy(book.frame) == {("small", "none", ""): 0.7}
+
+
+def test_labels_alone_are_told_beside_a_guess(book: Any) -> None:
+    book.labels(1.0, wrong=0.0, client="0")
+    book.labels(0.9, wrong=0.4, client="1")
+    found = headline(book.frame, 20.0)
+    assert found.tone == "leak"
+    assert found.sentence == (
+        "Without a defence, 95 % of the labels of 2 clients were found (a guess without any leak finds 25 %); no "
+        "defence was measured."
+    )
+    assert not any("image" in caution for caution in found.cautions)
+    book.labels(0.25, wrong=3.0, **NOISE)
+    assert headline(book.frame, 20.0).sentence.endswith(
+        "with gaussian-noise (std=0.01) 25 % were, no more than a guess; what that costs in accuracy was not measured."
+    )
+
+
+def test_labels_no_better_than_a_guess_did_not_leak(book: Any) -> None:
+    book.labels(0.25, wrong=3.0)
+    assert headline(book.frame, 20.0).tone == "quiet"
+
+
+def test_who_was_told_the_labels_did_not_find_them(book: Any) -> None:
+    book.labels(1.0, wrong=0.0, threat="label-aware-server")
+    found = headline(book.frame, 20.0)
+    assert found.tone == "unknown"
+    assert found.sentence.startswith("Only labels were attacked, by attackers who were told them")
+    book.labels(0.5, wrong=2.0)
+    assert "50 % of the labels of 1 client were found" in headline(book.frame, 20.0).sentence
+
+
+def test_what_enters_a_layer_is_counted_in_examples(book: Any) -> None:
+    book.features([0.01, 0.1, 0.5, math.nan])
+    book.features([0.9, 0.8, 0.7, 0.6], **NOISE)
+    assert headline(book.frame, 20.0).sentence == (
+        "Without a defence, the features of 2 of 4 examples came back (what enters a layer, up to a relative error of "
+        "0.1); with gaussian-noise (std=0.01) 0 of 4 did; what that costs in accuracy was not measured."
+    )
+
+
+def test_images_and_labels_have_a_sentence_each(book: Any) -> None:
+    book.images([30.0, 12.0])
+    book.add("label_accuracy", 0.5, item="all")
+    book.labels(1.0, wrong=0.0)
+    found = headline(book.frame, 20.0)
+    assert found.sentence == (
+        "Without a defence, 1 of 2 images came back recognisably (PSNR above 20 dB). Without a defence, 100 % of the "
+        "labels of 1 client were found (a guess without any leak finds 25 %); no defence was measured."
+    )
+    assert not any(caution.startswith("Counted") for caution in found.cautions)

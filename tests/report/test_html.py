@@ -299,3 +299,60 @@ def test_where_all_came_back_there_is_nothing_to_explain(book: Any) -> None:
     text = Page(render(index("t"), book.frame, book.pictures)).text
     assert "Why" not in text
     assert "why not" not in text
+
+
+def test_labels_alone_have_a_table_of_their_own_and_no_pictures(book: Any) -> None:
+    book.labels(0.75, wrong=1.0, client="0", diagnosis="labels-wrong")
+    book.labels(1.0, wrong=0.0, client="1", diagnosis="recovered")
+    book.failure("not applicable: hidden", attack="count-labels", attack_settings="method=auto", threat="eavesdropper")
+    page = Page(render(index("t"), book.frame, {}))
+    assert page.open == []
+    for words in (
+        "Labels were found",
+        "Labels found",
+        "88 %",
+        "0.5 of 4",
+        "0.75",
+        "why not all: wrong labels (1 of 2)",
+    ):
+        assert words in page.text, words
+    for words in ("PSNR", "Pictures", "Came back", "Accuracy", "SSIM", "nan"):
+        assert words not in page.text, words
+    assert not page.all("img")
+
+
+def test_bounds_of_a_share_stay_inside_of_what_a_share_can_be(book: Any) -> None:
+    book.labels(0.75, wrong=1.0, client="0")
+    book.labels(1.0, wrong=0.0, client="1")
+    text = Page(render(index("t"), book.frame, {})).text
+    assert "[0.0, 100.0]" in text
+
+
+def test_what_enters_a_layer_is_shown_as_an_error(book: Any) -> None:
+    book.features([0.0625, 0.1875], diagnosis="recovered")
+    page = Page(render(index("t"), book.frame, {}))
+    for words in ("Relative error", "0.125", "1 of 2", "Examples whose features came back"):
+        assert words in page.text, words
+    for words in ("PSNR", "Pictures"):
+        assert words not in page.text, words
+
+
+def test_images_and_labels_have_a_table_each(book: Any) -> None:
+    book.images([30.0])
+    book.labels(1.0, wrong=0.0, trial="l")
+    book.show("t", [30.0])
+    page = Page(render(index("t", "l"), book.frame, book.pictures))
+    captions = [words.strip() for words in page.words]
+    assert "Images" in captions
+    assert "Labels" in captions
+    assert len(page.all("article")) == 1
+    assert "Data came back" in page.text
+
+
+def test_the_cost_of_a_defence_is_drawn_for_labels_too(book: Any) -> None:
+    book.labels(1.0, wrong=0.0)
+    book.labels(0.5, wrong=2.0, trial="n", **NOISE)
+    book.learning([0.5, 0.8])
+    book.learning([0.4, 0.7], **NOISE)
+    page = Page(render(index("t", "n"), book.frame, {}))
+    assert "labels that were found, %" in page.text

@@ -5,7 +5,11 @@ from seepage.attacks.base import Attack
 from seepage.attacks.count_labels import CountLabels
 from seepage.attacks.dlg import DLG, IDLG
 from seepage.attacks.dlm import DLM, DLMPlus
+from seepage.attacks.fedavg import FedAvg
+from seepage.attacks.fedavg_baselines import FedSGD, FedSGDEpoch, NoPrior, SharedVariables
+from seepage.attacks.fedavg_unknown import UnknownCount, UnknownSchedule
 from seepage.attacks.inverting_gradients import InvertingGradients
+from seepage.attacks.sme import SME
 from seepage.attacks.spear import Spear
 
 __all__ = [
@@ -13,14 +17,40 @@ __all__ = [
     "DLG",
     "DLM",
     "IDLG",
+    "SME",
     "Analytic",
     "Attack",
     "CountLabels",
     "DLMPlus",
+    "FedAvg",
+    "FedSGD",
+    "FedSGDEpoch",
     "InvertingGradients",
+    "NoPrior",
+    "SharedVariables",
     "Spear",
+    "UnknownCount",
+    "UnknownSchedule",
 ]
 
 ATTACKS: dict[str, type[Attack]] = {
-    kind.name: kind for kind in (InvertingGradients, DLG, IDLG, DLM, DLMPlus, CountLabels, Analytic, Spear)
+    kind.name: kind
+    for kind in (
+        InvertingGradients,
+        DLG,
+        IDLG,
+        DLM,
+        DLMPlus,
+        CountLabels,
+        Analytic,
+        Spear,
+        SME,
+        FedAvg,
+        NoPrior,
+        SharedVariables,
+        FedSGDEpoch,
+        FedSGD,
+        UnknownSchedule,
+        UnknownCount,
+    )
 }

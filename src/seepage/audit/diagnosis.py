@@ -66,7 +66,8 @@ _WORDS = {
     ),
     Cause.LABELS_WRONG: (
         "wrong labels",
-        "The attack did not find all the labels, and looked for data that belong to the labels it believed in.",
+        "The attack did not find all the labels; where it went on to inputs, it looked for those that belong to the "
+        "labels it believed in.",
     ),
     Cause.BATCH_NORM: (
         "batch statistics",
@@ -255,14 +256,14 @@ def diagnose(
     values: dict[str, list[float]] = {}
     for score in scores:
         values.setdefault(score.metric, []).append(score.value)
-    if _came_back(finding, client, values):
+    if _came_back(finding, values):
         return (Cause.RECOVERED,)
     holds = {
         Cause.ZERO_UPDATE: evidence.empty,
         Cause.DEFENDED: evidence.changed > CHANGED,
         Cause.SATURATED: evidence.certain,
         Cause.LABELS_WRONG: _labels_wrong(finding, client, values, evidence.examples),
-        Cause.BATCH_NORM: evidence.batch_norm,
+        Cause.BATCH_NORM: evidence.batch_norm and not _labels_alone(finding),
         Cause.NO_GUESS: _guessed(finding, client) < evidence.examples,
     }
     causes = [cause for cause, applies in holds.items() if applies]
@@ -271,17 +272,17 @@ def diagnose(
     return tuple(causes) or (Cause.UNEXPLAINED,)
 
 
-def _answered(finding: Finding, client: int) -> bool:
-    """Whether the attack named any input."""
-    return finding.inputs is not None and bool(finding.inputs[client].isfinite().any())
+def _labels_alone(finding: Finding) -> bool:
+    """Whether the attack set out for nothing but labels."""
+    return finding.inputs is None and finding.features is None
 
 
 def _guessed(finding: Finding, client: int) -> float:
-    """For how many examples the attack named what it set out to find: inputs, else labels."""
-    if _answered(finding, client):
-        assert finding.inputs is not None
-        return int(finding.inputs[client].flatten(1).isfinite().all(dim=1).sum())
-    return _named_labels(finding, client) if finding.features is None else math.inf
+    """For how many examples the attack named what it set out to find: inputs, else what enters a layer, else labels."""
+    named = finding.features if finding.inputs is None else finding.inputs
+    if named is None:
+        return _named_labels(finding, client)
+    return int(named[client].flatten(1).isfinite().all(dim=1).sum())
 
 
 def _named_labels(finding: Finding, client: int) -> float:
@@ -295,9 +296,9 @@ def _labels_wrong(finding: Finding, client: int, values: dict[str, list[float]],
     return round(values["label_accuracy"][0] * count) < min(_named_labels(finding, client), count)
 
 
-def _came_back(finding: Finding, client: int, values: dict[str, list[float]]) -> bool:
+def _came_back(finding: Finding, values: dict[str, list[float]]) -> bool:
     """Whether what the attack set out to find was found: inputs, else what enters a layer, else labels."""
-    if _answered(finding, client):
+    if finding.inputs is not None:
         if "recovered" in values:
             return min(values["recovered"]) >= 1
         found = values.get("exact_match", [0.0])

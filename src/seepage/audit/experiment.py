@@ -245,7 +245,7 @@ class Trial:
     def digest(self) -> str:
         """Name of this trial: the same for the same values, on every machine; what cannot change it is left out."""
         if self.attack is None or self.threat is None:  # learning does not depend on who looks
-            unseen = replace(self.federation, visible="each")
+            unseen = replace(self.federation, visible="each", group=None)
             return _digest(replace(self, federation=unseen, watch=Watch(), threshold=0.0, metrics=()))
         return _digest(replace(self._as_far_as_watched, threat=replace(self.threat, about="")))
 
@@ -265,9 +265,11 @@ class Trial:
 
 
 def _digest(trial: Trial) -> str:
-    """Of all its values; metrics that were not asked for change nothing, and leave finished trials finished."""
+    """Of all its values; what was not asked for changes nothing, and leaves finished trials finished."""
     values = plain(trial)
     del values["label"]
+    if trial.federation.group is None:
+        del values["federation"]["group"]
     if not trial.metrics:
         del values["metrics"]
     return digest(values)
@@ -306,7 +308,7 @@ class Experiment:
         for case in self.cases:
             watched = case.federation.per_round or case.clients.count
             if case.federation.visible == "aggregate":
-                watched = 1
+                watched //= case.federation.group or watched
             watched = min(x for x in (watched, case.watch.clients, limit) if x is not None)
             base = Trial(
                 case.name,

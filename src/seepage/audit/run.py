@@ -205,8 +205,9 @@ def perform(
             causes = diagnose(evidence[i], finding, i, scored.scores, fit)
             named = {**common, "client": secret.client, "diagnosis": write_causes(causes)}
             rows += _scored_rows(scored, finding, i, named)
-            seen.append(_pictures(scored, secret.client, scene))
-    return rows, _joined(seen) if scene.setting.task.spec.is_image else None
+            if scored.guess_pixels is not None:  # else the attack says nothing that could be shown
+                seen.append(_pictures(scored.guess_pixels, scored, secret.client, scene))
+    return rows, _joined(seen) if seen and scene.setting.task.spec.is_image else None
 
 
 def _kind(pair: tuple[Capture, Secret]) -> tuple[int, tuple[int, ...]]:
@@ -245,11 +246,9 @@ def _score(
 ) -> Scored:
     spec, threat = scene.setting.task.spec, scene.trial.threat
     public = scene.setting.public if threat is not None and Fact.PUBLIC_DATA in threat.facts else None
-    guess = torch.zeros(0, *spec.shape) if finding.inputs is None else finding.inputs[i].cpu()
-    labels = None if finding.labels is None else finding.labels[i].cpu()
     return score(
-        guess.float(),
-        labels,
+        None if finding.inputs is None else finding.inputs[i].cpu().float(),
+        None if finding.labels is None else finding.labels[i].cpu(),
         secret.examples.to("cpu"),
         spec,
         public=None if public is None else public.to("cpu"),
@@ -282,7 +281,7 @@ def _scored_rows(scored: Scored, finding: Finding, i: int, common: Row) -> list[
     return rows
 
 
-def _pictures(scored: Scored, client: str, scene: Scene) -> Pictures:
+def _pictures(guess: torch.Tensor, scored: Scored, client: str, scene: Scene) -> Pictures:
     low, high = scene.setting.task.spec.low, scene.setting.task.spec.high
 
     def as_bytes(pixels: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -295,7 +294,7 @@ def _pictures(scored: Scored, client: str, scene: Scene) -> Pictures:
         [client] * len(items),
         items,
         as_bytes(scored.truth_pixels),
-        as_bytes(scored.guess_pixels),
+        as_bytes(guess),
         np.array([psnr.get(item, float("nan")) for item in items]),
     )
 

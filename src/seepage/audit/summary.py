@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
@@ -17,7 +17,34 @@ from seepage.audit.table import Table
 from seepage.audit.values import SpecError, build
 from seepage.metrics.intervals import Interval, mean_interval
 
-__all__ = ["Comparison", "Index", "Line", "compare", "count_causes", "read_index", "read_rows", "summarise"]
+__all__ = [
+    "KEYS",
+    "MEASURES",
+    "Comparison",
+    "Index",
+    "Kind",
+    "Line",
+    "answers",
+    "compare",
+    "count_causes",
+    "read_index",
+    "read_rows",
+    "summarise",
+]
+
+KEYS = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
+"""The columns of rows that make a line."""
+
+Kind: TypeAlias = Literal["image", "row", "feature", "label"]
+"""What an attack answers: images, rows of a table, what enters a layer of the network, or labels and nothing else."""
+
+MEASURES: dict[Kind, str] = {
+    "image": "psnr",
+    "row": "exact_match",
+    "feature": "feature_error",
+    "label": "label_accuracy",
+}
+"""The metric that every answer of a kind has. Who answers inputs names labels too, so the first kind counts."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +88,11 @@ class Line:
     failures: tuple[str, ...]
     causes: dict[Cause, int] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> Kind | None:
+        """What the attack answers; `None` where it gave no number."""
+        return next((kind for kind, metric in MEASURES.items() if metric in self.metrics), None)
+
     def mean(self, metric: str) -> float:
         """Mean of a metric; NaN when it was not measured."""
         return self.metrics[metric].mean if metric in self.metrics else math.nan
@@ -98,11 +130,10 @@ def read_index(folder: Path) -> Index:
 
 def summarise(rows: pd.DataFrame) -> list[Line]:
     """One line per case, attack, defence and threat model, in order of appearance."""
-    keys = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
     lines = []
     learning = rows[rows["metric"] == "accuracy"]
     attacked = rows[rows["attack"] != "none"]
-    for names, part in attacked.groupby(keys, sort=False, dropna=False):
+    for names, part in attacked.groupby(KEYS, sort=False, dropna=False):
         same = learning[
             (learning["case"] == names[0])
             & (learning["defence"] == names[3])
@@ -132,6 +163,21 @@ def summarise(rows: pd.DataFrame) -> list[Line]:
             )
         )
     return lines
+
+
+def answers(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
+    """The rows of a kind's own metric, of those attacks whose answer is of that kind.
+
+    Example:
+        >>> line = dict.fromkeys(KEYS, "a")
+        >>> rows = pd.DataFrame([{**line, "metric": name} for name in ("psnr", "label_accuracy")])
+        >>> len(answers(rows, "image")), len(answers(rows, "label"))
+        (1, 0)
+    """
+    measured = rows[(rows["attack"] != "none") & (rows["metric"] == MEASURES[kind])]
+    before = list(MEASURES.values())[: list(MEASURES).index(kind)]
+    others = pd.MultiIndex.from_frame(rows.loc[rows["metric"].isin(before), KEYS].drop_duplicates())
+    return measured[~pd.MultiIndex.from_frame(measured[KEYS]).isin(others)]
 
 
 def count_causes(rows: pd.DataFrame) -> dict[Cause, int]:
@@ -167,6 +213,8 @@ def compare(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> list[C
         for column in ("attack", "defence"):
             if getattr(expected, column) is not None:
                 part = part[part[column] == getattr(expected, column)]
+        if expected.metric == "accuracy" and len(part):  # one row for each round, of which papers report the last
+            part = part[part["item"] == part["item"].iloc[-1]]
         if part.empty or part["value"].isna().all():
             comparisons.append(Comparison(expected, None, "not measured"))
             continue

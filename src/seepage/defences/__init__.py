@@ -2,7 +2,9 @@
 
 from seepage.defences.base import Defence, NoDefence, chain
 from seepage.defences.clip import Clip
+from seepage.defences.gradient_noise import GradientNoise
 from seepage.defences.noise import GaussianNoise
+from seepage.defences.prune import RandomPruning
 from seepage.defences.top_k import TopK
 from seepage.defences.weight_noise import WeightNoise
 from seepage.defences.weight_sparsify import WeightSparsify
@@ -12,7 +14,9 @@ __all__ = [
     "Clip",
     "Defence",
     "GaussianNoise",
+    "GradientNoise",
     "NoDefence",
+    "RandomPruning",
     "TopK",
     "WeightNoise",
     "WeightSparsify",
@@ -20,5 +24,6 @@ __all__ = [
 ]
 
 DEFENCES: dict[str, type[Defence]] = {
-    kind.name: kind for kind in (NoDefence, GaussianNoise, Clip, TopK, WeightNoise, WeightSparsify)
+    kind.name: kind
+    for kind in (NoDefence, GaussianNoise, Clip, TopK, WeightNoise, WeightSparsify, GradientNoise, RandomPruning)
 }

@@ -33,6 +33,7 @@ class Defence:
     per_example: ClassVar[bool] = False  # whether `on_example_gradient` does anything
     per_step: ClassVar[bool] = False  # whether `on_gradient` does anything
     changes_weights: ClassVar[bool] = False  # whether `on_weights` does anything
+    repeats: ClassVar[bool] = False  # whether what is drawn at a step is drawn again at the same step of each epoch
 
     @property
     def expected(self) -> Defence:
@@ -95,6 +96,11 @@ class Chain(Defence):
     def changes_weights(self) -> bool:  # type: ignore[override]
         """Whether any part works on the weights that are sent."""
         return any(part.changes_weights for part in self.parts)
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        """Whether any part draws the same in every epoch; then all of them do."""
+        return any(part.repeats for part in self.parts)
 
     @property
     def expected(self) -> Defence:

@@ -157,8 +157,8 @@ def minimise(
         graph: on CUDA, capture the iteration in a graph: "auto" goes on without one, and warns, where that fails,
             "always" raises, "never" does not try.
         precision: of products on a GPU.
-        clocked: tell the objective how many updates were made, as a tensor without axes. Values of different moments
-            are compared as they are when the best candidate is kept.
+        clocked: tell the objective how many updates were made, as a tensor without axes. As values of different
+            moments do not compare, the last finite candidate of each lane is then kept instead of the best.
 
     Returns:
         The best candidate of each lane with its value and status.
@@ -192,7 +192,7 @@ def minimise(
         x = pytree.tree_map(lambda leaf: leaf[begin:end], flat)
         own = _of_lanes(given, starts, begin, end)
         evaluate = _evaluation(objective, own, _axes(given), batched, randomness, clocked)
-        iteration = _iteration(evaluate, optimiser, project)
+        iteration = _iteration(evaluate, optimiser, project, clocked)
         # The last iteration is there for its evaluation: the update it makes is not looked at.
         with arithmetic(precision):
             last: _State = repeat(iteration, _begin(x, optimiser), steps + 1, captured, watch)
@@ -293,15 +293,16 @@ def _iteration(
     evaluate: Callable[[Tree, Tensor], tuple[Tensor, Tree]],
     optimiser: Optimiser,
     project: Callable[[Tree], Tree] | None,
+    clocked: bool,
 ) -> Callable[[_State], _State]:
-    """Evaluate, keep the best, step, project; lanes that are no longer finite stay where they are."""
+    """Evaluate, keep the best (or the last), step, project; lanes that are no longer finite stay where they are."""
 
     @torch.no_grad()
     def iteration(state: _State) -> _State:
         value, grad = evaluate(state.x, state.updates)
         value = value.to(state.value.dtype)
-        better = state.alive & torch.isfinite(value) & (value < state.value)
         alive = state.alive & torch.isfinite(value)
+        better = alive if clocked else alive & (value < state.value)
         for leaf in pytree.tree_leaves(grad):
             alive = alive & torch.isfinite(leaf).reshape(len(leaf), -1).all(1)
         x, memory = optimiser.update(state.x, value, grad, state.optimiser)

@@ -5,16 +5,18 @@ A reconstruction says something about a leak only by how far it beats these.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from seepage.spec import Examples
 
-__all__ = ["BASELINES", "best_constant", "class_mean", "mean_image"]
+__all__ = ["BASELINES", "best_constant", "class_mean", "even_labels", "mean_image"]
 
 BASELINES = {
     "constant": "each image filled with its own mean colour",
     "public_mean": "the mean of public data, for every example",
     "class_mean": "the mean of the public data of each guessed label",
+    "even": "every label equally often",
 }
 """Name of every baseline, and what its guess is."""
 
@@ -87,3 +89,24 @@ def class_mean(public: Examples, labels: Tensor) -> Tensor:
         if len(of_class):
             means[labels == label] = of_class.mean(dim=0)
     return means
+
+
+def even_labels(truth: Tensor, classes: int) -> float:
+    """Share of the true labels that a guess of every label equally often finds, on average.
+
+    Args:
+        truth: labels (n,).
+        classes: how many labels there are; where they do not divide n, chance says which occur once more.
+
+    Example:
+        >>> even_labels(torch.tensor([0, 0, 0, 1]), classes=2)
+        0.75
+        >>> even_labels(torch.tensor([7]), classes=10)
+        0.1
+    """
+    if len(truth) == 0:
+        raise ValueError("expected at least one true label, got none; leave clients without data out")
+    each, rest = divmod(len(truth), classes)
+    counts = torch.bincount(truth.detach().cpu().long(), minlength=classes)
+    found = int(counts.clamp(max=each).sum()) + rest / classes * int((counts > each).sum())
+    return found / len(truth)

@@ -87,6 +87,9 @@ _MEASURED = (
         "client",
     ),
     Metric(
+        "label_count", "labels", False, "How many labels the client has: what the wrong ones are counted of.", "client"
+    ),
+    Metric(
         "mae",
         "std",
         False,
@@ -171,6 +174,7 @@ BASELINE_METRICS = {
     "constant": ("psnr", "ssim", "recovered"),
     "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
     "class_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
+    "even": ("label_accuracy",),
 }
 """Which metrics each baseline is measured with; the result is called `<metric>_of_<baseline>`."""
 

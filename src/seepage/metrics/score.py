@@ -50,7 +50,7 @@ class Scored:
     Args:
         scores: one after another, metric by metric.
         guess_pixels: the guesses in the order of the truth, raw values; images are clipped to the range; NaN where
-            there was no guess.
+            there was no guess; `None` for an attack that says nothing about inputs.
         truth_pixels: the client's examples, raw values.
         matched_labels: the guessed targets in the order of the truth, -1 (or NaN for regression) where there was no
             guess; `None` without guessed targets.
@@ -65,7 +65,7 @@ class Scored:
     """
 
     scores: list[Score]
-    guess_pixels: Tensor
+    guess_pixels: Tensor | None
     truth_pixels: Tensor
     matched_labels: Tensor | None
 
@@ -83,7 +83,7 @@ def _check(guess: Tensor, targets: Tensor | None, truth: Examples, spec: DataSpe
     if targets is not None and len(guess) not in (0, len(targets)):
         raise ValueError(
             f"expected one guessed label per guess, got {len(targets)} labels for {len(guess)} guesses; "
-            "pass no guesses at all where only labels were found"
+            "pass `None` in the place of guesses where only labels were found"
         )
 
 
@@ -108,6 +108,8 @@ def _label_scores(targets: Tensor | None, truth: Examples, spec: DataSpec) -> li
     return [
         Score("all", "label_accuracy", label_accuracy(targets, truth.y)),
         Score("all", "label_count_error", label_count_error(targets, truth.y)),
+        Score("all", "label_count", float(len(truth))),
+        Score("all", "label_accuracy_of_even", baselines.even_labels(truth.y, spec.classes)),
     ]
 
 
@@ -155,11 +157,11 @@ def score_images(
 
     Per true image: mse, psnr, ssim, relative_error, and lpips where there are weights; psnr and ssim of the best
     constant, of the public mean and of the class mean of the guessed labels (each where its ingredients are given).
-    Per client: recovered, for the attack and each baseline, and the two label metrics where there are guessed labels.
+    Per client: recovered, for the attack and each baseline, and the label metrics where there are guessed labels.
 
     Args:
         guess: normalised images (m, c, h, w) in any order; m may differ from the number of true images.
-        guess_labels: (m,), or (n,) beside an empty `guess` where only labels were found; `None` if none were.
+        guess_labels: (m,); `None` if none were found.
         truth: the client's examples, normalised.
         spec: of the data.
         public: examples that anybody may have, normalised.
@@ -232,12 +234,12 @@ def score_tabular(
     """Pairs guessed rows with the true ones and measures every pair.
 
     Per true row: relative_error of the attack; mae and exact_match, for the attack and for the public mean and class
-    mean where their ingredients are given. Per client: the two label metrics where there are guessed labels. All is
+    mean where their ingredients are given. Per client: the label metrics where there are guessed labels. All is
     measured on normalised values, so that every feature weighs the same whatever its unit.
 
     Args:
         guess: normalised rows (m, features) in any order; m may differ from the number of true rows.
-        guess_labels: (m,), or (n,) beside an empty `guess` where only labels were found; `None` if none were.
+        guess_labels: (m,); `None` if none were found.
         truth: the client's examples, normalised.
         spec: of the data.
         public: examples that anybody may have, normalised.
@@ -253,7 +255,7 @@ def score_tabular(
         >>> guess = torch.tensor([[2.0, 3.5], [0.0, 1.0]])
         >>> found = score_tabular(guess, torch.tensor([1, 1]), truth, DataSpec((2,), classes=2))
         >>> [s.value for s in found.scores if s.metric != "relative_error"]
-        [0.0, 0.25, 1.0, 0.5, 0.5, 1.0]
+        [0.0, 0.25, 1.0, 0.5, 0.5, 1.0, 2.0, 1.0]
     """
     _check(guess, guess_labels, truth, spec, public)
     real = _plain(truth.x)
@@ -281,8 +283,18 @@ def score_tabular(
     )
 
 
+def _score_labels(guess_labels: Tensor | None, truth: Examples, spec: DataSpec) -> Scored:
+    _check(truth.x[:0], None, truth, spec, None)
+    return Scored(
+        _label_scores(guess_labels, truth, spec),
+        guess_pixels=None,
+        truth_pixels=spec.pixels(_plain(truth.x)).float(),
+        matched_labels=None,
+    )
+
+
 def score(
-    guess: Tensor,
+    guess: Tensor | None,
     guess_labels: Tensor | None,
     truth: Examples,
     spec: DataSpec,
@@ -300,7 +312,8 @@ def score(
     label_confidence.
 
     Args:
-        guess: normalised inputs (m, ...) in any order.
+        guess: normalised inputs (m, ...) in any order; `None` where the attack says nothing about inputs, which are
+            then not scored. To have set out for inputs and found none is something else: (0, ...), or NaN.
         guess_labels: (m,), or `None`; the guessed targets for regression.
         truth: the client's examples, normalised.
         spec: of the data.
@@ -319,7 +332,9 @@ def score(
         >>> {s.metric: s.value for s in scored.scores}
         {'mae': 0.25, 'exact_match': 0.5, 'relative_error': 0.5, 'label_confidence': 0.75}
     """
-    if spec.is_image:
+    if guess is None:
+        scored = _score_labels(guess_labels, truth, spec)
+    elif spec.is_image:
         scored = score_images(guess, guess_labels, truth, spec, public, lpips_weights, threshold, papers)
     else:
         scored = score_tabular(guess, guess_labels, truth, spec, public, tolerance)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-__all__ = ["masked", "parse_layers", "tensor_mask"]
+__all__ = ["layer_weights", "masked", "parse_layers", "tensor_mask"]
 
 Params = dict[str, Tensor]
 
@@ -54,3 +56,18 @@ def tensor_mask(update: Params, which: str) -> Params:
 def masked(update: Params, mask: Params) -> Params:
     """One client's update with the tensors outside of `mask` set to zero."""
     return {name: mask[name] * u for name, u in update.items()}
+
+
+def layer_weights(names: Iterable[str], decay: float) -> dict[str, float]:
+    """e^(−decay·l) for all tensors of the l-th layer, l = 0, 1, … (dimitrov2022).
+
+    Args:
+        names: of the tensors in the module's order; what stands before the last dot is the layer.
+        decay: 0 weighs all layers alike.
+
+    Example:
+        >>> layer_weights(["conv.weight", "conv.bias", "linear.weight"], 1.0)
+        {'conv.weight': 1.0, 'conv.bias': 1.0, 'linear.weight': 0.36787944117144233}
+    """
+    layers: dict[str, int] = {}
+    return {name: math.exp(-decay * layers.setdefault(name.rpartition(".")[0], len(layers))) for name in names}

@@ -9,19 +9,19 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
+from seepage.audit.diagnosis import FEATURES_FOUND
+from seepage.audit.summary import MEASURES, Kind, answers
 from seepage.metrics.baselines import BASELINES
 from seepage.metrics.intervals import share_interval
 from seepage.report.words import among, decimal, defence_label, percent, plural
 from seepage.threat import THREATS, Fact, ThreatModel
 
-__all__ = ["Headline", "Kind", "Tally", "headline", "last_accuracy", "tally"]
+__all__ = ["Headline", "Tally", "Tone", "headline", "last_accuracy", "tally"]
 
 Tone: TypeAlias = Literal["leak", "quiet", "unknown"]
-Kind: TypeAlias = Literal["image", "row"]
 
 _DEFENCE = ["defence", "defence_settings"]
 _PAIR = ["attack", "attack_settings", "threat"]
-_METRIC: dict[Kind, str] = {"image": "psnr", "row": "exact_match"}
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,20 @@ class Tally:
     """What the strongest attack on one defence brought back, summed over cases.
 
     Args:
-        kind: images, or rows of a table.
+        kind: images, rows of a table, what enters a layer, or labels.
         defence: name.
         settings: its knobs.
-        found: images above the threshold, or the features found, as a number of rows.
-        total: images or rows attacked.
-        mean: mean PSNR in dB, or mean share of features found; NaN when nothing was returned.
+        found: images above the threshold, or examples whose features at a layer are right up to `FEATURES_FOUND`; of
+            rows the features found, as a number of rows; of labels the shares found, as a number of clients.
+        total: images, rows or examples attacked; clients where labels were.
+        mean: mean PSNR in dB, share of a row's features or of labels found, or relative error of features; NaN when
+            nothing was returned.
         prior: the same of the best guess without any leak; NaN when not measured.
         free: found images that a guess without any leak would also bring above the threshold.
         accuracy: after the last round, mean over cases; NaN when not measured.
         cost: accuracy without a defence minus `accuracy`, mean over the cases that have both; NaN without any.
         strongest: (case, attack, settings, threat) of the strongest attack in each case.
-        met: every (case, attack, settings, threat, images) that was measured.
+        met: every (case, attack, settings, threat, `total`) that was measured.
     """
 
     kind: Kind
@@ -63,7 +65,7 @@ class Tally:
 
     @property
     def share(self) -> float:
-        """Of the images or features that came back."""
+        """Of the images, features or labels that came back."""
         return self.found / self.total
 
     @property
@@ -71,15 +73,34 @@ class Tally:
         """What came back, in words."""
         if self.kind == "image":
             return among(round(self.found), self.total, "image")
+        if self.kind == "feature":
+            return f"the features of {among(round(self.found), self.total, 'example')}"
+        if self.kind == "label":
+            return f"{percent(self.share)} of the labels of {plural(self.total, 'client')}"
         return f"{percent(self.share)} of the features of {plural(self.total, 'row')}"
 
     @property
+    def short(self) -> str:
+        """The same where the noun has been said."""
+        return f"{round(self.found)} of {self.total}" if self.counts else percent(self.share)
+
+    @property
+    def counts(self) -> bool:
+        """Whether an example either came back or did not."""
+        return self.kind in ("image", "feature")
+
+    @property
+    def verb(self) -> str:
+        """Images come back, labels are found."""
+        return "were" if self.kind == "label" else "did"
+
+    @property
     def leaks(self) -> bool:
-        """Whether something came back: an image above the threshold, or more features than a guess would find.
+        """Whether something came back: an image above the threshold, or more features or labels than a guess finds.
 
         A point of a hundred above the guess is not more: features are found by luck.
         """
-        if self.kind == "image":
+        if self.counts:
             return self.found > 0
         return self.share > (0.0 if math.isnan(self.prior) else self.prior + 0.01)
 
@@ -122,19 +143,23 @@ def headline(
         >>> headline(rows, 20.0).sentence
         'Without a defence, 2 of 3 images came back recognisably (PSNR above 20 dB); no defence was measured.'
     """
-    tallies = {kind: tally(rows, threshold, kind) for kind in _METRIC}
-    if not any(tallies.values()):
+    tallies = {kind: found for kind in MEASURES if (found := tally(rows, threshold, kind, threats))}
+    if not tallies:
         return Headline("unknown", _nothing_measured(rows), tuple(_unfinished(rows, trials)))
-    sentences = []
-    if tallies["image"]:
-        sentences.append(_sentence(tallies["image"], f"came back recognisably (PSNR above {threshold:g} dB)"))
-    if tallies["row"]:
-        sentences.append(_sentence(tallies["row"], "came back"))
+    came = {
+        "image": f"came back recognisably (PSNR above {threshold:g} dB)",
+        "row": "came back",
+        "feature": f"came back (what enters a layer, up to a relative error of {FEATURES_FOUND:g})",
+        "label": "were found",
+    }
+    *first, last = [_sentence(found, came[kind]) for kind, found in tallies.items()]
+    # What was not measured for any of them is said once, at the end.
+    sentences = [*(one.replace(f"; {_NO_DEFENCE}.", ".").replace(f"; {_NO_COST}.", ".") for one in first), last]
     every = [one for kind in tallies.values() for one in kind]
     tone: Tone = "leak" if any(one.leaks for one in every) else "quiet"
     cautions = [
-        *_about_tallies(every),
-        *_labels(rows, threats),
+        *dict.fromkeys(words for kind in tallies.values() for words in _about_tallies(kind)),
+        *([] if "label" in tallies else _labels(rows, threats)),
         *_lanes(rows),
         *_failed(rows),
         *_unfinished(rows, trials),
@@ -151,13 +176,17 @@ def last_accuracy(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     }
 
 
-def tally(rows: pd.DataFrame, threshold: float, kind: Kind) -> list[Tally]:
+def tally(
+    rows: pd.DataFrame, threshold: float, kind: Kind, threats: Mapping[str, ThreatModel] = THREATS
+) -> list[Tally]:
     """What came back under each defence, no defence first.
 
     In each case the strongest pair of attack and threat model counts, so that every number can be found in the table.
+    Whoever was told the labels did not find them, and does not count for labels.
     """
-    metric = _METRIC[kind]
-    measured = rows[(rows["attack"] != "none") & (rows["metric"] == metric)]
+    measured = answers(rows, kind)
+    if kind == "label":
+        measured = measured[~measured["threat"].isin(_told_labels(threats))]
     accuracy = last_accuracy(rows)
     tallies = []
     for (name, settings), part in measured.groupby(_DEFENCE, sort=False):
@@ -181,9 +210,9 @@ def _tally(
         for pair, part in of_case.groupby(_PAIR, sort=False):
             attack, attack_settings, threat = map(str, pair)
             met.add((str(case), attack, attack_settings, threat, len(part)))
-            came = float((part["value"] > threshold).sum()) if kind == "image" else float(part["value"].sum())
+            came = _came_back(part["value"], threshold, kind)
             mean = float(part["value"].mean())
-            strength = (came, -math.inf if math.isnan(mean) else mean)
+            strength = (came, -math.inf if math.isnan(mean) else -mean if kind == "feature" else mean)
             if best is None or strength > best[0]:
                 best = strength, (attack, attack_settings, threat), part
         assert best is not None  # a group has at least one row
@@ -220,12 +249,22 @@ def _tally(
     )
 
 
+def _came_back(values: pd.Series[float], threshold: float, kind: Kind) -> float:
+    if kind == "image":
+        return float((values > threshold).sum())
+    return float((values <= FEATURES_FOUND).sum() if kind == "feature" else values.sum())
+
+
+def _told_labels(threats: Mapping[str, ThreatModel]) -> set[str]:
+    return {name for name, threat in threats.items() if threat.facts & {Fact.LABELS, Fact.BATCH_LABELS}}
+
+
 def _prior_of_each(rows: pd.DataFrame, part: pd.DataFrame, kind: Kind) -> pd.Series[float]:
     """For each image or row the score of that guess without a leak that is best on the whole."""
     keys = pd.MultiIndex.from_frame(part[["client", "item"]])
     best = pd.Series(math.nan, index=keys, dtype=float)
     for baseline in BASELINES:
-        values = rows[rows["metric"] == f"{_METRIC[kind]}_of_{baseline}"]
+        values = rows[rows["metric"] == f"{MEASURES[kind]}_of_{baseline}"]
         if values.empty:
             continue
         one = values.drop_duplicates(["client", "item"]).set_index(["client", "item"])["value"].reindex(keys)
@@ -238,25 +277,27 @@ def _sentence(tallies: Sequence[Tally], came: str) -> str:
     base = next((one for one in tallies if one.defence == "none"), None)
     defended = [one for one in tallies if one.defence != "none"]
     if all(math.isnan(one.mean) for one in tallies):
-        noun = "image" if tallies[0].kind == "image" else "row"
-        return (
-            f"No attack returned {'an' if noun == 'image' else 'a'} {noun}, so none could be compared with the truth."
-        )
+        nothing = {"image": "an image", "row": "a row", "feature": "features", "label": "a label"}
+        return f"No attack returned {nothing[tallies[0].kind]}, so nothing could be compared with the truth."
     if base is None:
         return _without_base(defended, came)
     start = f"Without a defence, {base.amount} {came}"
     if not base.leaks:
         return f"{start}{_beside_prior(base)}; {_defences_too(defended)}."
     if not defended:
-        return f"{start}{_beside_prior(base, only='row')}; no defence was measured."
-    return f"{start}{_beside_prior(base, only='row')}; {_best_defence(base, defended)}."
+        return f"{start}{_beside_prior(base, shares_alone=True)}; {_NO_DEFENCE}."
+    return f"{start}{_beside_prior(base, shares_alone=True)}; {_best_defence(base, defended)}."
 
 
-def _beside_prior(one: Tally, only: Kind | None = None) -> str:
+_NO_DEFENCE = "no defence was measured"
+_NO_COST = "what that costs in accuracy was not measured"
+
+
+def _beside_prior(one: Tally, shares_alone: bool = False) -> str:
     """How that compares with no leak at all."""
-    if math.isnan(one.prior) or (only is not None and one.kind != only):
+    if math.isnan(one.prior) or (one.counts and shares_alone):
         return ""
-    if one.kind == "row":
+    if not one.counts:
         return f" (a guess without any leak finds {percent(one.prior)})"
     return f", on average {decimal(one.mean)} dB where a guess without any leak scores {decimal(one.prior)} dB"
 
@@ -265,26 +306,27 @@ def _best_defence(base: Tally, defended: Sequence[Tally]) -> str:
     # A defence that met fewer attacks has an easier life: it comes last whatever it scored.
     best = min(defended, key=lambda one: (one.met != base.met, one.share, _or(one.cost, math.inf)))
     if not best.leaks:
-        verb = "did" if best.kind == "image" else "did, no more than a guess"
-        return f"with {best.label} {_short(best)} {verb}{_cost(best)}"
+        guess = "" if best.counts else ", no more than a guess"
+        return f"with {best.label} {best.short} {best.verb}{guess}{_cost(best)}"
     if best.share < base.share:
         if len(defended) > 1:
-            return f"the best defence measured, {best.label}, still let {_short(best)} through{_cost(best)}"
-        return f"with {best.label} {_short(best)} still did{_cost(best)}"
+            return f"the best defence measured, {best.label}, still let {best.short} through{_cost(best)}"
+        return f"with {best.label} {best.short} still {best.verb}{_cost(best)}"
     if len(defended) > 1:
         return f"none of the {len(defended)} defences measured lowered that"
-    return f"with {best.label} {_short(best)} did{_cost(best)}"
+    return f"with {best.label} {best.short} {best.verb}{_cost(best)}"
 
 
 def _defences_too(defended: Sequence[Tally]) -> str:
     if not defended:
-        return "no defence was measured"
+        return _NO_DEFENCE
     worst = max(defended, key=lambda one: one.share)
     if worst.leaks:
-        return f"but with {worst.label} {_short(worst)} did"
+        return f"but with {worst.label} {worst.short} {worst.verb}"
     if len(defended) == 1:
-        return f"with {worst.label} {_short(worst)} did"
-    return f"with none of the {len(defended)} defences measured did more come back"
+        return f"with {worst.label} {worst.short} {worst.verb}"
+    more = "were more found" if worst.kind == "label" else "did more come back"
+    return f"with none of the {len(defended)} defences measured {more}"
 
 
 def _without_base(defended: Sequence[Tally], came: str) -> str:
@@ -292,17 +334,13 @@ def _without_base(defended: Sequence[Tally], came: str) -> str:
     reached = "" if math.isnan(best.accuracy) else f" and accuracy reached {percent(best.accuracy, 1)}"
     text = f"With {best.label}, {best.amount} {came}{reached}"
     if worst.share > best.share:
-        text += f"; with {worst.label} {_short(worst)} did"
+        text += f"; with {worst.label} {worst.short} {worst.verb}"
     return f"{text}; without a defence nothing was measured, so what a defence changed is not known."
-
-
-def _short(one: Tally) -> str:
-    return f"{round(one.found)} of {one.total}" if one.kind == "image" else percent(one.share)
 
 
 def _cost(one: Tally) -> str:
     if math.isnan(one.cost):
-        return "; what that costs in accuracy was not measured"
+        return f"; {_NO_COST}"
     points = decimal(abs(100 * one.cost))
     if float(points) == 0:
         return ", at no measurable cost in accuracy"
@@ -323,9 +361,8 @@ def _nothing_measured(rows: pd.DataFrame) -> str:
         return "No attack was run, so what the updates give away is not known."
     failed = attacked[attacked["metric"] == "none"]
     if failed.empty:
-        found = attacked.loc[attacked["metric"] == "label_accuracy", "value"]
-        if found.notna().any():
-            return f"Only labels were attacked: on average {percent(float(found.mean()))} of them were found."
+        if not answers(rows, "label").empty:
+            return "Only labels were attacked, by attackers who were told them: what updates give away is not known."
         return "The attacks gave no measured reconstruction, so what the updates give away is not known."
     reasons = failed["outcome"].astype(str).str.partition(":")[0].value_counts(sort=False)
     why = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
@@ -333,13 +370,15 @@ def _nothing_measured(rows: pd.DataFrame) -> str:
 
 
 def _about_tallies(every: Sequence[Tally]) -> list[str]:
+    """About what came back of one kind."""
     words = []
     base = next((one for one in every if one.defence == "none"), every[0])
     pairs = len({met[1:4] for one in every for met in one.met})
     cases = len({met[0] for one in every for met in one.met})
     if pairs > 1:
         scope = f" in each of {cases} cases" if cases > 1 else ""
-        words.append(f"Counted is the strongest of {pairs} pairs of attack and threat model{scope}.")
+        of_what = {"image": "images", "row": "rows", "feature": "features", "label": "labels"}[base.kind]
+        words.append(f"Counted for {of_what} is the strongest of {pairs} pairs of attack and threat model{scope}.")
     elif cases > 1:
         words.append(f"Counted over {cases} cases.")
     words += [
@@ -348,7 +387,7 @@ def _about_tallies(every: Sequence[Tally]) -> list[str]:
         for one in every
         if one.free
     ]
-    if any(one.met != base.met for one in every if one.kind == base.kind):
+    if any(one.met != base.met for one in every):
         words.append("Not every defence met the same attacks and examples: compare them line by line in the table.")
     none = next((one for one in every if one.kind == "image" and one.found == 0 and not math.isnan(one.mean)), None)
     if none is not None:
@@ -361,9 +400,8 @@ def _about_tallies(every: Sequence[Tally]) -> list[str]:
 
 
 def _labels(rows: pd.DataFrame, threats: Mapping[str, ThreatModel]) -> list[str]:
-    # Whoever was told the labels did not find them.
-    told = {name for name, threat in threats.items() if Fact.LABELS in threat.facts}
-    found = rows[(rows["metric"] == "label_accuracy") & (rows["defence"] == "none") & ~rows["threat"].isin(told)]
+    told = rows["threat"].isin(_told_labels(threats))
+    found = rows[(rows["metric"] == "label_accuracy") & (rows["defence"] == "none") & ~told]
     if found["value"].notna().sum() == 0:
         return []
     means = found.groupby(["case", *_PAIR], sort=False)["value"].mean()

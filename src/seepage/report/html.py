@@ -15,15 +15,15 @@ import pandas as pd
 
 from seepage.audit.diagnosis import Cause
 from seepage.audit.gate import Limit, Verdict
-from seepage.audit.summary import Comparison, Index, Line, compare, count_causes, summarise
+from seepage.audit.summary import Comparison, Index, Kind, Line, compare, count_causes, summarise
 from seepage.audit.table import Pictures
 from seepage.engine.minimise import Status
 from seepage.metrics.registry import METRICS
 from seepage.report import words
 from seepage.report.charts import Chart, line_chart, scatter
-from seepage.report.headline import Kind, Tally, headline, tally
+from seepage.report.headline import Tally, Tone, headline, tally
 from seepage.report.strips import strips
-from seepage.report.tables import image_table, names, numbers, row_table
+from seepage.report.tables import feature_table, image_table, label_table, names, numbers, row_table
 from seepage.threat import THREATS, Fact, ThreatModel
 
 __all__ = ["render"]
@@ -64,15 +64,21 @@ def render(
     threats = _threats(rows, notes)
     attacks = words.distinguished((line.attack, line.attack_settings) for line in lines)
     styles = _styles(rows)
-    tables = [image_table(lines, rows, index.threshold), row_table(lines, rows)]
+    tables = [
+        image_table(lines, rows, index.threshold),
+        row_table(lines, rows),
+        feature_table(lines, rows),
+        label_table(lines, rows),
+    ]
     groups, left_out = strips(lines, rows, pictures, index.threshold)
-    charts = _charts(rows, styles, index.threshold)
+    charts = _charts(rows, styles, index.threshold, threats)
+    glances = _glances(rows, index.threshold, threats)
     first = headline(rows, index.threshold, index.trials, threats)
     return _template().render(
         index=index,
         headline=first,
-        badge=_BADGES[first.tone],
-        glances=_glances(rows, index.threshold),
+        badge=_badge(first.tone, glances),
+        glances=glances,
         strongest=lambda one: _strongest(one, attacks),
         groups=groups,
         left_out=left_out,
@@ -87,6 +93,7 @@ def render(
         causes=count_causes(rows),
         why=lambda line: _why(line, lines),
         in_short=lambda line: "; ".join(_causes(line)),
+        partly=lambda line: line.kind in _SHARES and line.mean(_SHARES[line.kind]) > 0,
         failures=_failures(rows),
         outcomes=_outcomes(rows),
         threats=[_threat_words(threats[name]) for name in names(rows, "threat")],
@@ -96,11 +103,21 @@ def render(
     )
 
 
-_BADGES = {
+_BADGES: dict[Tone, tuple[str, str]] = {
     "leak": ("▲", "Data came back"),
     "quiet": ("●", "Nothing came back above the threshold"),
     "unknown": ("?", "Not measured"),
 }
+_BADGES_OF_LABELS: dict[Tone, tuple[str, str]] = {
+    **_BADGES,
+    "leak": ("▲", "Labels were found"),
+    "quiet": ("●", "No more labels were found than a guess finds"),
+}
+
+
+def _badge(tone: Tone, glances: Sequence[_Glance]) -> tuple[str, str]:
+    labels_alone = all(one.kind == "label" for glance in glances for one in glance.tallies)
+    return (_BADGES_OF_LABELS if labels_alone else _BADGES)[tone]
 
 
 @cache
@@ -128,14 +145,26 @@ class _Glance:
     tallies: list[Tally]
     has_accuracy: bool
 
+    @property
+    def head(self) -> str:
+        """Of the column with what was found."""
+        return "Found" if self.tallies[0].kind == "label" else "Came back"
 
-_GLANCES: dict[Kind, str] = {"image": "Images that came back", "row": "Features that came back"}
+
+_GLANCES: dict[Kind, str] = {
+    "image": "Images that came back",
+    "row": "Features that came back",
+    "feature": "Examples whose features came back",
+    "label": "Labels that were found",
+}
+# The metric that says how much of what an attack set out for it found; of features only an error is known.
+_SHARES: dict[Kind | None, str] = {"image": "recovered", "row": "exact_match", "label": "label_accuracy"}
 
 
-def _glances(rows: pd.DataFrame, threshold: float) -> list[_Glance]:
+def _glances(rows: pd.DataFrame, threshold: float, threats: Mapping[str, ThreatModel]) -> list[_Glance]:
     glances = []
     for kind, title in _GLANCES.items():
-        tallies = tally(rows, threshold, kind)
+        tallies = tally(rows, threshold, kind, threats)
         if tallies:
             glances.append(_Glance(title, tallies, any(not math.isnan(one.accuracy) for one in tallies)))
     return glances
@@ -161,7 +190,12 @@ class _ChartPair:
     numbers: list[tuple[str, str]]
 
 
-def _charts(rows: pd.DataFrame, styles: Mapping[tuple[str, str], int], threshold: float) -> list[_ChartPair]:
+def _charts(
+    rows: pd.DataFrame,
+    styles: Mapping[tuple[str, str], int],
+    threshold: float,
+    threats: Mapping[str, ThreatModel],
+) -> list[_ChartPair]:
     learning = rows[(rows["metric"] == "accuracy") & rows["value"].notna()]
     pairs = []
     for case, part in learning.groupby("case", sort=False):
@@ -172,15 +206,17 @@ def _charts(rows: pd.DataFrame, styles: Mapping[tuple[str, str], int], threshold
             drawn.append((styles[str(defence[0]), str(defence[1])], name, sorted(points)))
         numbers = [(name, ", ".join(f"{y:.1f}" for _, y in points)) for _, name, points in drawn]
         title = f"Accuracy after each round, case {case}"
-        trade = _trade(str(case), rows[rows["case"] == case], styles, threshold)
+        of_case = rows[rows["case"] == case]
+        # Images before labels: one picture of what a defence costs is enough.
+        drawable = (_trade(tally(of_case, threshold, kind, threats), str(case), styles) for kind in _GLANCES)
+        trade = next((chart for chart in drawable if chart is not None), None)
         pairs.append(_ChartPair(str(case), line_chart(title, drawn), trade, numbers))
     return pairs
 
 
-def _trade(case: str, rows: pd.DataFrame, styles: Mapping[tuple[str, str], int], threshold: float) -> Chart | None:
+def _trade(tallies: Sequence[Tally], case: str, styles: Mapping[tuple[str, str], int]) -> Chart | None:
     """Leak of the strongest attack against accuracy, where there are two defences to choose between."""
-    kept = [t for kind in _GLANCES for t in tally(rows, threshold, kind)]
-    kept = [one for one in kept if not math.isnan(one.accuracy) and not math.isnan(one.mean)]
+    kept = [one for one in tallies if not math.isnan(one.accuracy) and not math.isnan(one.mean)]
     if len(kept) < 2:
         return None
     title = f"Leak against accuracy, case {case}"
@@ -188,11 +224,18 @@ def _trade(case: str, rows: pd.DataFrame, styles: Mapping[tuple[str, str], int],
     def points(leak: Callable[[Tally], float]) -> list[tuple[int, str, float, float]]:
         return [(styles[one.defence, one.settings], one.label, leak(one), 100 * one.accuracy) for one in kept]
 
-    if kept[0].kind == "row":
-        return scatter(title, "features that came back, %", "%", points(lambda one: 100 * one.share))
-    if len({one.share for one in kept}) == 1:  # the share tells the defences apart no better than a coin
+    kind = kept[0].kind
+    if kind == "image" and len({one.share for one in kept}) == 1:  # then it tells defences apart no better than a coin
         return scatter(title, "mean PSNR, dB", "dB", points(lambda one: one.mean))
-    return scatter(title, "images that came back, %", "%", points(lambda one: 100 * one.share))
+    return scatter(title, _LEAKS[kind], "%", points(lambda one: 100 * one.share))
+
+
+_LEAKS: dict[Kind, str] = {
+    "image": "images that came back, %",
+    "row": "features that came back, %",
+    "feature": "examples that came back, %",
+    "label": "labels that were found, %",
+}
 
 
 # --- why data did not come back ---------------------------------------------------------------------------------------
@@ -214,8 +257,10 @@ def _fails_without(line: Line, lines: Sequence[Line]) -> bool:
     def meeting(one: Line) -> tuple[str, str, str, str]:
         return one.case, one.attack, one.attack_settings, one.threat
 
+    metric = _SHARES.get(line.kind, "feature_error")
+    sign = 1 if METRICS[metric].higher_is_more_leakage else -1
     bases = [base for base in lines if base.defence == "none" and meeting(base) == meeting(line)]
-    return any(base.mean("recovered") <= line.mean("recovered") for base in bases)
+    return any(sign * base.mean(metric) <= sign * line.mean(metric) for base in bases)
 
 
 def _causes(line: Line) -> list[str]:

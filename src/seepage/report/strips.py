@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from seepage.audit.summary import Line
+from seepage.audit.summary import KEYS, Line
 from seepage.audit.table import Pictures
 from seepage.report.pictures import Pair, best_pairs
-from seepage.report.tables import KEYS, key, prior
+from seepage.report.tables import key, prior
 
 __all__ = ["Group", "Strip", "strips"]
 
@@ -62,6 +62,8 @@ def strips(
     trials = _trials_of_lines(rows)
     found: dict[int, Pictures] = {}
     for i, line in enumerate(lines):
+        if line.kind not in ("image", None):
+            continue  # the attack says nothing that could be shown
         parts = [pictures[trial] for trial in trials[key(line)] if trial in pictures]
         parts = [part for part in parts if len(part.psnr) and part.truth.ndim == 4]
         if parts:

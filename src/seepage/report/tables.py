@@ -8,28 +8,27 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from seepage.audit.summary import Line
+from seepage.audit.diagnosis import FEATURES_FOUND
+from seepage.audit.summary import KEYS, MEASURES, Kind, Line
 from seepage.metrics.baselines import BASELINES
 from seepage.metrics.intervals import Interval
-from seepage.metrics.registry import METRICS
+from seepage.metrics.registry import BASELINE_METRICS, METRICS
 from seepage.report import words
 
 __all__ = [
-    "KEYS",
     "CaseLines",
     "Cell",
     "Column",
     "NumberTable",
+    "feature_table",
     "image_table",
     "key",
+    "label_table",
     "names",
     "numbers",
     "prior",
     "row_table",
 ]
-
-KEYS = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
-"""The columns of rows that make a line."""
 
 
 @dataclass(frozen=True)
@@ -130,17 +129,17 @@ def image_table(lines: Sequence[Line], rows: pd.DataFrame, threshold: float) -> 
         rows: that they summarise.
         threshold: PSNR in dB above which an image counts as recovered.
     """
-    tabular = _tabular_cases(lines)
-    kept = [line for line in lines if line.case not in tabular]
+    kept = _of_kind(lines, "image")
     if not kept:
         return None
-    counts = _counts(rows, threshold)
+    counts = _counts(rows, "psnr", lambda psnr: psnr > threshold)
+    guesses = [about for name, about in BASELINES.items() if "psnr" in BASELINE_METRICS[name]]
     with_lpips = any("lpips" in line.metrics for line in kept)
     columns = [
         Column("PSNR, dB", METRICS["psnr"].about),
         Column(
             "No leak scores, dB",
-            f"PSNR of the best guess without any leak; the guesses are {_listed(BASELINES.values())}.",
+            f"PSNR of the best guess without any leak; the guesses are {_listed(guesses)}.",
         ),
         Column(
             "Leak above prior, dB",
@@ -167,18 +166,17 @@ def image_table(lines: Sequence[Line], rows: pd.DataFrame, threshold: float) -> 
             Cell(words.decimal(line.mean("ssim"), 2), beside),
             *([_measured(line, "lpips", 2)] if with_lpips else []),
             Cell(words.percent(line.mean("recovered")), f"{found} of {total}" if total else "", strong=found > 0),
-            Cell(words.percent(line.mean("label_accuracy"))),
+            _labels_found(line),
             Cell(words.percent(line.accuracy, 1)),
             Cell(str(line.clients)),
         ]
 
-    return NumberTable("Images", columns, _by_case(kept, rows, cells))
+    return _table("Images", columns, _by_case(kept, rows, cells))
 
 
 def row_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
     """The lines about rows of tables; `None` without any."""
-    tabular = _tabular_cases(lines)
-    kept = [line for line in lines if line.case in tabular]
+    kept = _of_kind(lines, "row")
     if not kept:
         return None
     columns = [
@@ -206,21 +204,120 @@ def row_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
             Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, without_leak)),
             _measured(line, "mae", 2),
             _priors(line, "mae", 2),
-            Cell(words.percent(line.mean("label_accuracy"))),
+            _labels_found(line),
             Cell(words.percent(line.accuracy, 1)),
             Cell(str(line.clients)),
         ]
 
-    return NumberTable("Rows of tables", columns, _by_case(kept, rows, cells))
+    return _table("Rows of tables", columns, _by_case(kept, rows, cells))
 
 
-def _tabular_cases(lines: Sequence[Line]) -> set[str]:
-    """Cases about rows of tables; a line without any number is of the kind of its case."""
-    return {line.case for line in lines if "exact_match" in line.metrics}
+def feature_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
+    """The lines of attacks that answer what enters a layer; `None` without any."""
+    kept = _of_kind(lines, "feature")
+    if not kept:
+        return None
+    counts = _counts(rows, "feature_error", lambda error: error <= FEATURES_FOUND)
+    columns = [
+        Column(
+            "Relative error",
+            "Of what the attack says entered a layer inside the network, where inputs themselves are out of its reach: "
+            "0 is exact, 1 is no better than a guess of zeros.",
+        ),
+        Column("Came back", f"Examples for which that error is at most {FEATURES_FOUND:g}."),
+        _LABELS,
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+    def cells(line: Line) -> list[Cell]:
+        found, total = counts.get(key(line), (0, 0))
+        interval = line.metrics.get("feature_error")
+        return [
+            Cell(words.DASH) if interval is None else Cell(*words.significant(interval)),
+            Cell(f"{found} of {total}" if total else words.DASH, strong=found > 0),
+            _labels_found(line),
+            Cell(words.percent(line.accuracy, 1)),
+            Cell(str(line.clients)),
+        ]
+
+    return _table("What enters a layer", columns, _by_case(kept, rows, cells))
+
+
+def label_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
+    """The lines of attacks that answer labels and nothing else; `None` without any."""
+    kept = _of_kind(lines, "label")
+    if not kept:
+        return None
+    columns = [
+        Column("Labels found", f"{METRICS['label_accuracy'].about} Bold where the whole interval is above a guess."),
+        Column("No leak finds", f"The same share for a guess without any leak, which is {BASELINES['even']}."),
+        Column("Wrong labels", METRICS["label_count_error"].about),
+        Column("Confidence", METRICS["label_confidence"].about),
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+    def cells(line: Line) -> list[Cell]:
+        interval, without_leak = line.metrics.get("label_accuracy"), prior(line, "label_accuracy")
+        bounds = "" if interval is None else words.between(_hundredfold(interval))
+        wrong, count = line.mean("label_count_error"), line.mean("label_count")
+        errors = line.metrics.get("label_count_error")
+        of_all = "" if math.isnan(count) else f" of {count:.3g}"
+        return [
+            Cell(words.percent(line.mean("label_accuracy")), bounds, strong=_surely_above(interval, without_leak)),
+            Cell(words.percent(without_leak)),
+            Cell(words.decimal(wrong) + of_all, "" if errors is None else words.between(_possible(errors, math.inf))),
+            _measured(line, "label_confidence", 2),
+            Cell(words.percent(line.accuracy, 1)),
+            Cell(str(line.clients)),
+        ]
+
+    return _table("Labels", columns, _by_case(kept, rows, cells))
+
+
+def _labels_found(line: Line) -> Cell:
+    without_leak = prior(line, "label_accuracy")
+    beside = "" if math.isnan(without_leak) else f"no leak {words.percent(without_leak)}"
+    return Cell(words.percent(line.mean("label_accuracy")), beside)
+
+
+def _of_kind(lines: Sequence[Line], kind: Kind) -> list[Line]:
+    """The lines whose attack answers that, and of those without any number the ones that would have."""
+    of_attack = {(line.attack, line.attack_settings): line.kind for line in lines if line.kind}
+    of_case: dict[str, Kind] = {}
+    for one in MEASURES:  # in the same case inputs go before what is easier to find
+        of_case.update({line.case: one for line in lines if line.kind == one and line.case not in of_case})
+
+    def expected(line: Line) -> Kind:
+        usual = of_attack.get((line.attack, line.attack_settings))
+        if usual in ("feature", "label"):
+            return usual
+        return of_case.get(line.case) or usual or "image"  # inputs are of the kind of their case
+
+    return [line for line in lines if (line.kind or expected(line)) == kind]
+
+
+def _table(title: str, columns: list[Column], cases: list[CaseLines]) -> NumberTable:
+    """Without the columns that no line has a number for."""
+    every = [cells for case in cases for _, cells in case.lines]
+    kept = [i for i in range(len(columns)) if any(cells[i].text != words.DASH for cells in every)]
+    shorter = [
+        CaseLines(case.name, case.setting, [(line, [cells[i] for i in kept]) for line, cells in case.lines])
+        for case in cases
+    ]
+    return NumberTable(title, [columns[i] for i in kept], shorter)
 
 
 def _hundredfold(interval: Interval) -> Interval:
-    return Interval(100 * interval.mean, 100 * interval.low, 100 * interval.high, interval.n)
+    """A share in per cent."""
+    return _possible(Interval(100 * interval.mean, 100 * interval.low, 100 * interval.high, interval.n), 100)
+
+
+def _possible(interval: Interval, most: float) -> Interval:
+    """Without the part outside of what the mean can be, where the bell curve of an interval may reach."""
+    low, high = interval.low, interval.high  # NaN, with a single client, stays
+    return Interval(interval.mean, max(low, 0.0), min(high, most), interval.n)
 
 
 def _by_case(lines: Sequence[Line], rows: pd.DataFrame, cells: Callable[[Line], list[Cell]]) -> list[CaseLines]:
@@ -236,12 +333,14 @@ def _setting(rows: pd.DataFrame, case: str) -> str:
     return ", ".join([*names(part, "data"), *names(part, "model")])
 
 
-def _counts(rows: pd.DataFrame, threshold: float) -> dict[tuple[str, ...], tuple[int, int]]:
-    """Images above the threshold and images in all, for every line."""
-    images = rows[rows["metric"] == "psnr"]
+def _counts(
+    rows: pd.DataFrame, metric: str, came_back: Callable[[pd.Series[float]], pd.Series[bool]]
+) -> dict[tuple[str, ...], tuple[int, int]]:
+    """Examples that came back and examples in all, for every line."""
+    examples = rows[rows["metric"] == metric]
     return {
-        tuple(map(str, which)): (int((part["value"] > threshold).sum()), len(part))
-        for which, part in images.groupby(KEYS, sort=False)
+        tuple(map(str, which)): (int(came_back(part["value"]).sum()), len(part))
+        for which, part in examples.groupby(KEYS, sort=False)
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 from rich.console import Console
@@ -12,10 +13,11 @@ from rich.table import Table as Grid
 
 from seepage.audit.experiment import Expectation
 from seepage.audit.gate import Verdict
-from seepage.audit.summary import Line, compare, count_causes, summarise
+from seepage.audit.summary import Kind, Line, compare, count_causes, summarise
 from seepage.metrics.intervals import Interval
 from seepage.report.headline import headline
-from seepage.report.words import counted, distinguished
+from seepage.report.tables import prior
+from seepage.report.words import DASH, counted, decimal, distinguished, plural
 
 __all__ = ["print_comparison", "print_findings", "print_verdicts"]
 
@@ -37,8 +39,6 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     if not lines:
         return
     console = Console(highlight=False)
-    tables, images = (any(name in line.metrics for line in lines) for name in ("mae", "psnr"))
-    score = "Likeness, dB" if not tables else "dB, or error" if images else "Error"
     short = distinguished((line.defence, line.defence_settings) for line in lines)
     what = [_what(line, short[line.defence, line.defence_settings]) for line in lines]
     # What is the same in every line is said once above the table; the rest shares one column, which alone may wrap.
@@ -49,25 +49,79 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     console.print(f"\n[bold]{escape(headline(rows, threshold).sentence)}[/bold]")
     grid = Grid(header_style="bold", title=escape(", ".join(same)), title_justify="left", title_style="dim")
     grid.add_column(" · ".join(varying))
-    measured = not any(line.failures for line in lines)  # the reason of a failure is a sentence, and wraps
-    learnt = any(not math.isnan(line.accuracy) for line in lines)
-    for title in (score, "No leak", "Came back", "Labels", *(["Accuracy"] if learnt else [])):
-        grid.add_column(title, justify="right", no_wrap=measured)
-    for line, said in zip(lines, what, strict=True):
+    numbers = _numbers(lines)
+    for title in numbers:
+        grid.add_column(title, justify="right", no_wrap=True)
+    for line, said, *cells in zip(lines, what, *numbers.values(), strict=True):
         first = " · ".join(said[name] for name in varying)
-        grid.add_row(escape(first), *_measured(line)[: None if learnt else -1])
+        if line.failures:  # the reason is a sentence, for which a cell is too narrow
+            cells[0] = f"[yellow]{escape(line.failures[0].partition(':')[0])}[/yellow]"
+        grid.add_row(escape(first), *cells)
     console.print(grid)
+    failures = Counter(failure for line in lines for failure in line.failures)
+    for failure, count in failures.items():
+        console.print(f"[yellow]{plural(count, 'trial')} without numbers, {escape(failure)}[/yellow]")
     causes = counted(count_causes(rows), sum(line.clients for line in lines))
     if causes:
-        console.print(f"Why data did not come back, by attacked update: {', '.join(causes)}.")
-    if images:
-        console.print(
+        labels_alone = {line.kind for line in lines} <= {"label", None}
+        not_found = "labels were not all found" if labels_alone else "data did not come back"
+        console.print(f"Why {not_found}, by attacked update: {', '.join(causes)}.")
+    legend = _legend({line.kind for line in lines}, "Accuracy" in numbers, threshold)
+    if legend:
+        console.print(legend, style="dim")
+
+
+def _numbers(lines: Sequence[Line]) -> dict[str, list[str]]:
+    """The cells of every column that any line has a number for; where a trial failed, room for the reason."""
+    kinds = {line.kind for line in lines}
+    columns: dict[str, Callable[[Line], str]] = {}
+    if kinds & {"image", "row"}:
+        score = "Likeness, dB" if "row" not in kinds else "dB, or error" if "image" in kinds else "Error"
+        columns[score] = lambda line: _interval(line.metrics.get("mae" if line.kind == "row" else "psnr"))
+        columns["No leak"] = lambda line: _number(prior(line, "mae" if line.kind == "row" else "psnr"))
+        columns["Came back"] = lambda line: _share(line.mean("exact_match" if line.kind == "row" else "recovered"))
+    columns["Relative error"] = lambda line: _interval(line.metrics.get("feature_error"))
+    columns["Labels"] = lambda line: _share(line.mean("label_accuracy"))
+    if "label" in kinds and not kinds & {"image", "row"}:  # there is room for all that is known about labels
+        columns["No leak"] = lambda line: _share(prior(line, "label_accuracy"))
+        columns["Wrong"] = _wrong
+        columns["Confidence"] = lambda line: decimal(line.mean("label_confidence"), 2)
+    cells = {title: ["" if line.failures else cell(line) for line in lines] for title, cell in columns.items()}
+    cells["Accuracy"] = [_share(line.accuracy) for line in lines]
+    kept = {title: column for title, column in cells.items() if set(column) - {DASH, ""}}
+    if any(line.failures for line in lines) and not set(kept) - {"Accuracy"}:
+        return {"Outcome": ["" for _ in lines], **kept}
+    return kept
+
+
+def _wrong(line: Line) -> str:
+    wrong, count = line.mean("label_count_error"), line.mean("label_count")
+    return decimal(wrong) + ("" if math.isnan(count) else f" of {count:.3g}")
+
+
+def _legend(kinds: set[Kind | None], learnt: bool, threshold: float) -> str:
+    said = []
+    if "image" in kinds:
+        said.append(
             "Likeness: PSNR to the true image, mean [95 % interval]; "
             f"above {threshold:g} dB it counts as having come back. "
             "No leak: the best guess that ignores the update."
-            f"{' Accuracy: of the trained model on held-out data.' if learnt else ''}",
-            style="dim",
         )
+    if "feature" in kinds:
+        said.append(
+            "Relative error: of what enters a layer inside the network, where inputs are out of reach, "
+            "mean [95 % interval]; 0 is exact."
+        )
+    if "label" in kinds:
+        said.append("Labels: share of a client's labels that were found, counting how often each occurs.")
+    if "label" in kinds and not kinds & {"image", "row"}:
+        said.append(
+            "No leak: the same for a guess of every label equally often. Wrong: labels that would have to be changed, "
+            "on average, of how many a client has. Confidence: the attack's own word, from 0 to 1."
+        )
+    if learnt and said:
+        said.append("Accuracy: of the trained model on held-out data.")
+    return " ".join(said)
 
 
 NAMES = ("Case", "Attack", "Attacker", "Defence")
@@ -78,18 +132,6 @@ def _what(line: Line, short: str) -> dict[str, str]:
     whole = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
     defence = whole if len(line.defence_settings) <= MOST_SETTINGS else short
     return dict(zip(NAMES, (line.case, line.attack, line.threat, defence), strict=True))
-
-
-def _measured(line: Line) -> list[str]:
-    tabular = "mae" in line.metrics
-    accuracy = _share(line.accuracy)
-    if line.failures:
-        return [f"[yellow]{escape(line.failures[0])}[/yellow]", "", "", "", accuracy]
-    main, share = ("mae", "exact_match") if tabular else ("psnr", "recovered")
-    priors = [line.mean(name) for name in line.metrics if name.startswith(f"{main}_of_")]
-    best = (min if tabular else max)((p for p in priors if not math.isnan(p)), default=math.nan)
-    labels = _share(line.mean("label_accuracy"))
-    return [_interval(line.metrics.get(main)), _number(best), _share(line.mean(share)), labels, accuracy]
 
 
 def print_comparison(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> None:
@@ -136,16 +178,16 @@ def print_verdicts(verdicts: Sequence[Verdict], console: Console | None = None) 
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:.3g}"
+    return DASH if value is None or math.isnan(value) else f"{value:.3g}"
 
 
 def _share(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.0%}"
+    return DASH if math.isnan(value) else f"{value:.0%}"
 
 
 def _interval(interval: Interval | None) -> str:
     if interval is None or math.isnan(interval.mean):
-        return "–"
+        return DASH
     largest = max(abs(interval.low), abs(interval.high), abs(interval.mean))
     form = ".1f" if abs(interval.mean) >= 1 else ".3f" if largest >= 0.01 or largest == 0 else ".1e"
     mean, low, high = (f"{value:{form}}" for value in (interval.mean, interval.low, interval.high))

@@ -1,0 +1,85 @@
+"""The table in a terminal: eighty columns, and no column without a number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from seepage.report.terminal import print_findings
+
+NOISE = {"defence": "gaussian-noise", "defence_settings": "std=0.01"}
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def printed(book: Any, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+    """The heads of the columns, and all that was printed on one line."""
+    print_findings(book.frame, 20.0)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "nan" not in text
+    heads = zip(*(line.strip("┃").split("┃") for line in text.splitlines() if line.startswith("┃")), strict=True)
+    return [" ".join(" ".join(parts).split()) for parts in heads], " ".join(text.split())
+
+
+def test_images_show_their_likeness(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    book.images([30.0, 10.0])
+    heads, text = printed(book, capsys)
+    assert heads == ["Attack", "Likeness, dB", "No leak", "Came back"]
+    assert "50%" in text
+    book.learning([0.5])
+    assert printed(book, capsys)[0][-1] == "Accuracy"
+
+
+def test_labels_alone_show_share_errors_and_confidence(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    book.labels(0.75, wrong=1.0, diagnosis="labels-wrong")
+    book.labels(1.0, wrong=0.0, client="1", diagnosis="recovered")
+    heads, text = printed(book, capsys)
+    assert heads == ["Attack", "Labels", "No leak", "Wrong", "Confidence"]
+    for words in ("88%", "25%", "0.5 of 4", "0.75", "Why labels were not all found, by attacked update: wrong labels"):
+        assert words in text, words
+    assert "PSNR" not in text
+
+
+def test_features_alone_show_their_error(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    book.features([0.05, 0.15])
+    heads, text = printed(book, capsys)
+    assert heads == ["Attack", "Relative error"]
+    assert "0.100" in text
+    assert "0 is exact" in text
+
+
+def test_images_and_labels_share_a_table(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    book.images([30.0])
+    book.labels(0.75, wrong=1.0)
+    heads, text = printed(book, capsys)
+    assert heads == ["Attack", "Likeness, dB", "No leak", "Came back", "Labels"]
+    assert "count-labels │ – │ – │ – │ 75%" in text
+
+
+def test_rows_of_tables_show_their_error(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    book.table_rows([0.8])
+    assert printed(book, capsys)[0][1:] == ["Error", "Came back"]
+
+
+def test_the_reason_of_a_failure_stands_under_the_table(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    reason = "not applicable: the threat model 'eavesdropper' does not grant 'recipe'; it grants ['count']"
+    book.failure(reason, threat="eavesdropper")
+    heads, text = printed(book, capsys)
+    assert heads == ["Attack", "Outcome"]
+    assert f"1 trial without numbers, {reason}" in text
+    book.labels(1.0, wrong=0.0)
+    book.failure(reason, threat="eavesdropper", **NOISE)
+    heads, text = printed(book, capsys)
+    assert "Labels" in heads
+    assert "2 trials without numbers, not applicable" in text
+
+
+def test_an_attack_that_gave_no_image_has_no_likeness(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    book.images([math.nan])
+    assert printed(book, capsys)[0] == ["Attack", "No leak", "Came back"]
