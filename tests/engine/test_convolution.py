@@ -44,7 +44,7 @@ def nets(request: pytest.FixtureRequest) -> tuple[Net, Net]:
         torch.random.manual_seed(0)
         first, second = nn.Conv2d(2, 3, **request.param), nn.Conv2d(3, 2, 3)
     plain = Net(first, second).double()
-    return plain, Net(LaneConv2d(first), LaneConv2d(second))
+    return plain, Net(*(LaneConv2d(conv, everywhere=True) for conv in (first, second)))
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -134,7 +134,8 @@ def test_written_for_fusion_it_is_the_same(nets: tuple[Net, Net]) -> None:
 def test_an_image_without_a_batch() -> None:
     conv = nn.Conv2d(2, 3, 3)
     x = torch.ones(2, 5, 5)
-    torch.testing.assert_close(LaneConv2d(conv)(x), conv(x))
+    for everywhere in (True, False):
+        torch.testing.assert_close(LaneConv2d(conv, everywhere)(x), conv(x))
 
 
 def test_grouped_convolutions_and_those_of_others_stay_as_they_are() -> None:

@@ -278,15 +278,20 @@ def for_fusion() -> Iterator[None]:
 class LaneConv2d(nn.Module):
     """A twin of `nn.Conv2d` without groups that is fast when it is mapped over lanes.
 
+    Args:
+        conv: the layer, whose parameters are shared.
+        everywhere: also on a CPU, where torch's own convolution is a third faster even as a grouped one.
+
     Example:
         >>> conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
         >>> x = torch.ones(4, 3, 9, 9)
-        >>> bool(torch.allclose(LaneConv2d(conv)(x), conv(x), atol=1e-6))
+        >>> bool(torch.allclose(LaneConv2d(conv, everywhere=True)(x), conv(x), atol=1e-6))
         True
     """
 
-    def __init__(self, conv: nn.Conv2d) -> None:
+    def __init__(self, conv: nn.Conv2d, everywhere: bool = False) -> None:
         super().__init__()
+        self.everywhere = everywhere
         self.weight, self.bias = conv.weight, conv.bias
         self.kernel, self.stride, self.dilation = (
             (sizes[0], sizes[1]) for sizes in (conv.kernel_size, conv.stride, conv.dilation)
@@ -310,6 +315,8 @@ class LaneConv2d(nn.Module):
             return self.forward(x[None])[0]
         if self.before:
             x = functional.pad(x, self.before, mode=self.mode)
+        if not (x.is_cuda or self.everywhere or _FUSED.get()):
+            return functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         image = (x.shape[-2], x.shape[-1])
         shape = Shape(image, self.kernel, self.stride, self.padding, self.dilation)
         y: Tensor = _Output.apply(x[None], self.weight[None], shape)[0]  # type: ignore[no-untyped-call]

@@ -33,7 +33,7 @@ def gradients_in(view: View) -> float:
             f"{type(optimiser).__name__}; attack under a threat model that grants labels"
         )
     plain = SGD(optimiser.lr, optimiser.momentum, nesterov=optimiser.nesterov)
-    theta, one = torch.zeros(()), torch.ones(())
+    theta, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
     slots = plain.init(theta)
     for t in range(view.recipe.steps(view.count)):
         theta, slots = plain.step(t, theta, one, slots)
