@@ -54,7 +54,7 @@ def lenet_view(size: int) -> tuple[View, Examples]:
 )
 def test_an_image_is_recovered_exactly_from_two_snapshots_of_a_lenet(attack: Attack) -> None:
     view, secret = lenet_view(12)
-    finding = attack(view, RNG)
+    finding = replace(attack, starts=4)(view, RNG)  # a single start of L-BFGS may fail, and rounding decides which
     assert likeness(inputs_of(finding)[0], secret.x) > 40
     assert finding.labels is not None
     assert finding.labels.tolist() == [secret.y.tolist()]
