@@ -23,7 +23,6 @@ import os
 import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from cells import in_own_process
 
 from seepage.attacks import SME, FedAvg, fedavg, sme
 from seepage.capture import Capture, Exchange, Secret
@@ -366,15 +366,7 @@ def _in_own_process(program: str, size: Size, arguments: argparse.Namespace) -> 
     options = ["--device", arguments.device, "--iterations", str(arguments.iterations)]
     options += ["--peers", arguments.peers] if arguments.peers else []
     numbers = [str(n) for n in (size.steps, size.images, size.batch, size.clients)]
-    command = [sys.executable, __file__, *options, "--cell", program, *numbers]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=arguments.limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not finished in {arguments.limit:.0f} s"}
-    if run.returncode:
-        return {"error": (run.stderr.strip().splitlines() or ["failed"])[-1][:150]}
-    result: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
-    return result
+    return in_own_process(__file__, [*options, "--cell", program, *numbers], arguments.limit)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from functools import partial
@@ -23,6 +22,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from cells import in_own_process
 from torch import Tensor
 
 from seepage.engine.minimise import minimise
@@ -202,19 +202,11 @@ def main() -> None:
             json.dump({"device": name, "torch": torch.__version__, "cells": cells}, file, indent=1)
 
 
-def _in_own_process(program: str, lanes: int, arguments: argparse.Namespace) -> dict[str, float | str]:
+def _in_own_process(program: str, lanes: int, arguments: argparse.Namespace) -> dict[str, Any]:
     options = ["--device", arguments.device, "--model", arguments.model, "--precision", arguments.precision]
     options += ["--iterations", str(arguments.iterations)]
     options += ["--peers", arguments.peers] if arguments.peers else []
-    command = [sys.executable, __file__, *options, "--cell", program, str(lanes)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not finished in {arguments.limit:.0f} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["failed"])[-1][:150]}
-    result: dict[str, float | str] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+    return in_own_process(__file__, [*options, "--cell", program, str(lanes)], arguments.limit)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import json
 import platform
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from itertools import pairwise
+from typing import Any
 
 import torch
+from cells import in_own_process
 from torch import Tensor
 
 from seepage.engine.minimise import minimise
@@ -135,18 +135,9 @@ def main() -> None:
             json.dump({"device": name, "torch": torch.__version__, "cells": cells}, file, indent=1)
 
 
-def _in_own_process(program: str, steps: int, clients: int, arguments: argparse.Namespace) -> dict[str, float | str]:
+def _in_own_process(program: str, steps: int, clients: int, arguments: argparse.Namespace) -> dict[str, Any]:
     options = ["--device", arguments.device, "--iterations", str(arguments.iterations)]
-    command = [sys.executable, __file__, *options, "--cell", program, str(steps), str(clients)]
-    limit = arguments.limit
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not finished in {limit:.0f} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["failed"])[-1][:150]}
-    result: dict[str, float | str] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+    return in_own_process(__file__, [*options, "--cell", program, str(steps), str(clients)], arguments.limit)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from seepage.defences import (
     chain,
 )
 from seepage.defences.base import Chain
-from seepage.defences.gradient_noise import Where
+from seepage.defences.placed import Where
 from seepage.local import answer, local_update
 from seepage.recipe import SGD, Recipe
 from seepage.rounds import Federation, Round, play

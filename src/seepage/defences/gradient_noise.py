@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from seepage.defences.base import Defence, NoDefence
+from seepage.defences.placed import Placed, Where
 from seepage.streams import Stream
 
-__all__ = ["GradientNoise", "Where"]
-
-Where = Literal["update", "step", "example"]
-"""What a defence acts on: what is sent, the gradient of each local step, or that of each example in it."""
+__all__ = ["GradientNoise"]
 
 
 @dataclass(frozen=True)
-class GradientNoise(Defence):
+class GradientNoise(Placed):
     """Add independent noise to every entry of every gradient.
 
     Args:
@@ -60,55 +58,26 @@ class GradientNoise(Defence):
     reuse: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.scale < 0:
             raise ValueError(f"expected `scale` of at least 0, got {self.scale}")
         if self.kind not in ("gaussian", "laplacian"):
             raise ValueError(f"expected `kind` to be 'gaussian' or 'laplacian', got {self.kind!r}")
-        if self.where not in get_args(Where):
-            raise ValueError(f"expected `where` to be one of {get_args(Where)}, got {self.where!r}")
-
-    @property
-    def per_example(self) -> bool:  # type: ignore[override]
-        """Whether it acts on the gradients of single examples."""
-        return self.where == "example"
-
-    @property
-    def per_step(self) -> bool:  # type: ignore[override]
-        """Whether it acts on the gradient of each step."""
-        return self.where == "step"
-
-    @property
-    def repeats(self) -> bool:  # type: ignore[override]
-        """Whether every epoch draws the same."""
-        return self.reuse
 
     @property
     def expected(self) -> Defence:
         """The noise has mean zero: nothing is left."""
         return NoDefence()
 
-    def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
-        """The gradient of one example plus its noise."""
-        return self._noised(gradient, rng) if self.where == "example" else gradient
-
-    def on_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
-        """The gradient of a step plus its noise."""
-        return self._noised(gradient, rng) if self.where == "step" else gradient
-
-    def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
-        """What is sent plus its noise."""
-        if self.where != "update":
-            return update
-        return {name: self._noised(u, rng and rng / name) for name, u in update.items()}
-
-    def _noised(self, clean: Tensor, rng: Stream | None) -> Tensor:
+    def changed(self, gradient: Tensor, rng: Stream | None) -> Tensor:
+        """The gradient plus its noise."""
         if rng is None or not self.scale:
-            return clean
+            return gradient
         # Single precision where it will do: one number per parameter and example is drawn at every step.
-        dtype, generator = torch.promote_types(clean.dtype, torch.float32), rng.generator()
+        dtype, generator = torch.promote_types(gradient.dtype, torch.float32), rng.generator()
         if self.kind == "gaussian":
-            noise = torch.randn(clean.shape, generator=generator, dtype=dtype)
+            noise = torch.randn(gradient.shape, generator=generator, dtype=dtype)
         else:  # the difference of two exponential numbers
-            one, other = torch.empty(2, *clean.shape, dtype=dtype).exponential_(generator=generator)
+            one, other = torch.empty(2, *gradient.shape, dtype=dtype).exponential_(generator=generator)
             noise = one - other
-        return clean + self.scale * noise.to(clean)
+        return gradient + self.scale * noise.to(gradient)

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from seepage.defences.base import Defence
-from seepage.defences.gradient_noise import Where
+from seepage.defences.placed import Placed, Where
 from seepage.streams import Stream
 
 __all__ = ["RandomPruning"]
 
 
 @dataclass(frozen=True)
-class RandomPruning(Defence):
+class RandomPruning(Placed):
     """Set each entry of every gradient to zero with a probability; the others stay as they are.
 
     Args:
@@ -53,47 +53,18 @@ class RandomPruning(Defence):
     on_average: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.probability < 1:
             raise ValueError(f"expected `probability` in [0, 1), got {self.probability}")
-        if self.where not in get_args(Where):
-            raise ValueError(f"expected `where` to be one of {get_args(Where)}, got {self.where!r}")
-
-    @property
-    def per_example(self) -> bool:  # type: ignore[override]
-        """Whether it acts on the gradients of single examples."""
-        return self.where == "example"
-
-    @property
-    def per_step(self) -> bool:  # type: ignore[override]
-        """Whether it acts on the gradient of each step."""
-        return self.where == "step"
-
-    @property
-    def repeats(self) -> bool:  # type: ignore[override]
-        """Whether every epoch draws the same."""
-        return self.reuse
 
     @property
     def expected(self) -> Defence:
         """What it does on average."""
         return replace(self, on_average=True)
 
-    def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
-        """The gradient of one example, pruned."""
-        return self._pruned(gradient, rng) if self.where == "example" else gradient
-
-    def on_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
-        """The gradient of a step, pruned."""
-        return self._pruned(gradient, rng) if self.where == "step" else gradient
-
-    def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
-        """What is sent, pruned."""
-        if self.where != "update":
-            return update
-        return {name: self._pruned(u, rng and rng / name) for name, u in update.items()}
-
-    def _pruned(self, whole: Tensor, rng: Stream | None) -> Tensor:
+    def changed(self, gradient: Tensor, rng: Stream | None) -> Tensor:
+        """The gradient without the entries that chance took."""
         if rng is None or self.on_average:
-            return (1 - self.probability) * whole
-        kept = torch.rand(whole.shape, generator=rng.generator()) >= self.probability
-        return whole * kept.to(whole.device)
+            return (1 - self.probability) * gradient
+        kept = torch.rand(gradient.shape, generator=rng.generator()) >= self.probability
+        return gradient * kept.to(gradient.device)
