@@ -100,7 +100,7 @@ def audit(
         limits = None if policy is None else read_policy(policy)
         with _default_spec(spec) as path:
             experiment = read_experiment(path, seed=seed)
-        _perform(experiment, out, device, data, None)
+        _perform(experiment, out, device, data)
         index, rows, _ = read_rows(out)
         verdicts = [] if limits is None else gate(rows, limits)
         page = _write_report(out, verdicts)
@@ -124,6 +124,9 @@ def reproduce(
     name: Annotated[
         str | None, typer.Argument(help="Name such as geiping2020/smoke; without it, all are listed.")
     ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", help="Run this case alone, by name; may be given several times.")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Attack at most that many clients.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for results; default: seepage-results/NAME.")
@@ -144,7 +147,7 @@ def reproduce(
             raise SpecError(f"expected one of {sorted(found)}, got {name!r}")
         experiment = read_experiment(found[name], seed=seed)
         folder = out or Path("seepage-results") / name
-        _perform(experiment, folder, device, data, limit)
+        _perform(experiment, folder, device, data, limit, case)
         index, rows, _ = read_rows(folder)
         page = _write_report(folder, [])
         if as_json:
@@ -231,7 +234,14 @@ def fetch_command(
 # What the commands are made of.
 
 
-def _perform(experiment: Experiment, out: Path, device: Device, data: Path | None, limit: int | None) -> None:
+def _perform(
+    experiment: Experiment,
+    out: Path,
+    device: Device,
+    data: Path | None,
+    limit: int | None = None,
+    cases: list[str] | None = None,
+) -> None:
     chosen = _device(device)
     if out.exists() and not out.is_dir():
         raise SpecError(f"--out: expected a folder, or none yet, got the file {out}")
@@ -257,7 +267,7 @@ def _perform(experiment: Experiment, out: Path, device: Device, data: Path | Non
 
         try:
             with watching(watch):
-                run(experiment, out, device=chosen, data=data, limit=limit, listener=listen)
+                run(experiment, out, device=chosen, data=data, limit=limit, cases=cases, listener=listen)
         except KeyboardInterrupt:
             progress.stop()
             say.print(

@@ -624,3 +624,15 @@ def test_an_attack_on_what_enters_a_layer_leaves_rows_about_that(tmp_path: Path)
     assert values(rows, "feature_error") == pytest.approx([0.0] * 3, abs=1e-3)
     assert set(rows["diagnosis"]) == {"recovered"}
     assert not (tmp_path / "pictures").exists()
+
+
+def test_a_case_can_be_run_alone_and_the_others_later(tmp_path: Path) -> None:
+    experiment = tiny(case=[{"name": "one"}, {"name": "two", "recipe": {"epochs": 2}}])
+    first = perform(experiment, tmp_path, cases=["two"]).read()
+    assert set(first["case"]) == {"two"}
+    heard = Heard()
+    both = perform(experiment, tmp_path, listener=heard).read()
+    assert set(both["case"]) == {"one", "two"}
+    assert [event for _, _, event in heard if event in ("skip", "start")] == ["start", "skip"]
+    with pytest.raises(SpecError, match=r"tiny: expected a case of \['one', 'two'\], got 'three'"):
+        perform(experiment, tmp_path, cases=["three"])

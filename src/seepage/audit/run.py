@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -57,6 +57,7 @@ def run(
     device: torch.device,
     data: str | Path | None = None,
     limit: int | None = None,
+    cases: Collection[str] | None = None,
     listener: Listener | None = None,
 ) -> Table:
     """Perform every trial that is not finished yet and write each as soon as it is done.
@@ -67,6 +68,7 @@ def run(
         device: where to compute.
         data: the folder of data sets.
         limit: watch at most that many clients in each case.
+        cases: perform the trials of these alone; the others stay as they are, finished or not.
         listener: called before and after each trial with (number, how many, trial, "start" | "skip" | outcome), and
             before all work with "note: …" for every layer that is not plainly fine and every metric left out.
 
@@ -78,7 +80,12 @@ def run(
     trials = list(experiment.trials(limit))
     if not trials:
         raise SpecError(f"{experiment.name}: expected at least one [[attack]], or accuracy = true, got neither")
+    names = [case.name for case in experiment.cases]
+    for name in cases or ():
+        if name not in names:
+            raise SpecError(f"{experiment.name}: expected a case of {names}, got {name!r}")
     _write_index(experiment, trials, folder)
+    trials = [trial for trial in trials if not cases or trial.case in cases]
     finished = {t.digest for t in trials if t.digest in table.finished() and not _worth_another_try(table, t)}
     weights, without = _lpips(data)
     if without and listener is not None:
