@@ -56,7 +56,17 @@ class Shape:
 # Everywhere x is (lanes, n, channels, height, width), y likewise, and w is (lanes or 1, out, in, *kernel).
 
 
-class _Output(torch.autograd.Function):
+class _Bilinear(torch.autograd.Function):
+    """What the three maps have in common: both operands are needed again, whichever way one differentiates."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Shape], output: Tensor) -> None:
+        first, second, ctx.shape = inputs
+        ctx.save_for_backward(first, second)
+        ctx.save_for_forward(first, second)
+
+
+class _Output(_Bilinear):
     """y = C(x, w)."""
 
     @staticmethod
@@ -66,10 +76,6 @@ class _Output(torch.autograd.Function):
             return y.reshape(*x.shape[:2], *y.shape[1:])
         y = w.flatten(2) @ _patches(x, shape)  # (lanes, out, n × places)
         return y.reshape(*y.shape[:2], x.shape[1], *shape.out).transpose(1, 2)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Shape], output: Tensor) -> None:
-        _remember(ctx, inputs)
 
     @staticmethod
     def backward(ctx: Any, y: Tensor) -> Bars:
@@ -89,33 +95,17 @@ class _Output(torch.autograd.Function):
         return _folded(_Output, info.batch_size, in_dims, x, w, shape)
 
 
-class _Input(torch.autograd.Function):
+class _Input(_Bilinear):
     """x̄ = Cₓ(ȳ, w)."""
 
     @staticmethod
     def forward(y: Tensor, w: Tensor, shape: Shape) -> Tensor:
         if len(w) == 1:
             like = y.new_empty(1).expand(y.shape[0] * y.shape[1], w.shape[2], *shape.image)
-            x, _, _ = torch.ops.aten.convolution_backward(
-                y.flatten(0, 1),
-                like,
-                w[0],
-                None,
-                shape.stride,
-                shape.padding,
-                shape.dilation,
-                False,
-                [0, 0],
-                1,
-                [True, False, False],
-            )
-            return x.reshape(*y.shape[:2], *x.shape[1:])  # type: ignore[no-any-return]
+            x = _plain_adjoint(y.flatten(0, 1), like, w[0], shape, of_input=True)
+            return x.reshape(*y.shape[:2], *x.shape[1:])
         patches = w.flatten(2).transpose(1, 2) @ y.transpose(1, 2).flatten(2)  # (lanes, in × kernel, n × places)
         return _overlaid(patches, y.shape[1], shape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Shape], output: Tensor) -> None:
-        _remember(ctx, inputs)
 
     @staticmethod
     def backward(ctx: Any, x: Tensor) -> Bars:
@@ -135,33 +125,16 @@ class _Input(torch.autograd.Function):
         return _folded(_Input, info.batch_size, in_dims, y, w, shape)
 
 
-class _Weight(torch.autograd.Function):
+class _Weight(_Bilinear):
     """w̄ = C_w(x, ȳ), one for each lane."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, shape: Shape) -> Tensor:
         if len(x) == 1:
             like = y.new_empty(1).expand(y.shape[2], x.shape[2], *shape.kernel)
-            _, w, _ = torch.ops.aten.convolution_backward(
-                y[0],
-                x[0],
-                like,
-                None,
-                shape.stride,
-                shape.padding,
-                shape.dilation,
-                False,
-                [0, 0],
-                1,
-                [False, True, False],
-            )
-            return w[None]  # type: ignore[no-any-return]
+            return _plain_adjoint(y[0], x[0], like, shape, of_input=False)[None]
         w = y.transpose(1, 2).flatten(2) @ _patches(x, shape).transpose(1, 2)  # (lanes, out, in × kernel)
         return w.reshape(*w.shape[:2], x.shape[2], *shape.kernel)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Shape], output: Tensor) -> None:
-        _remember(ctx, inputs)
 
     @staticmethod
     def backward(ctx: Any, w: Tensor) -> Bars:
@@ -181,10 +154,16 @@ class _Weight(torch.autograd.Function):
         return _folded(_Weight, info.batch_size, in_dims, x, y, shape)
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, Shape]) -> None:
-    first, second, ctx.shape = inputs
-    ctx.save_for_backward(first, second)
-    ctx.save_for_forward(first, second)
+def _plain_adjoint(y: Tensor, x: Tensor, w: Tensor, shape: Shape, of_input: bool) -> Tensor:
+    """Torch's own derivative of a convolution with respect to the input or to the weight, without lanes.
+
+    Of the operand that is asked for, shape and type alone are looked at.
+    """
+    wanted = [of_input, not of_input, False]
+    bars: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        y, x, w, None, shape.stride, shape.padding, shape.dilation, False, [0, 0], 1, wanted
+    )
+    return bars[0] if of_input else bars[1]
 
 
 def _like(w: Tensor, bar: Tensor) -> Tensor:
