@@ -127,9 +127,12 @@ def _train(
     masks = None if rng is None else (rng / "dropout").generator()
     buffers = task.buffers if buffers is None else buffers
 
-    def loss(theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
-        out, after = task.forward(unflatten(theta, params), x, buffers=buffers, train=recipe.train, rng=masks)
+    def batch_loss(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+        out, after = task.forward(params, x, buffers=buffers, train=recipe.train, rng=masks)
         return task.mean_loss(out, y), after
+
+    def loss(theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+        return batch_loss(unflatten(theta, params), buffers, x, y)
 
     gradient = _defended_gradient(loss, defence, rng, len(schedule) // recipe.epochs if defence.repeats else None)
     start = flatten(params)
@@ -149,11 +152,16 @@ def _train(
     if recipe.sends != "gradient":
         end, after = sweep(program, start, buffers, schedule.x, schedule.y)
         vector = start - end
+        update = unflatten(vector, params)
     elif program.compiler is not None and program.forward_mode:
         vector, after = slope(program, start, buffers, schedule.x[0], schedule.y[0])
+        update = unflatten(vector, params)
+    elif plain:  # tensor by tensor: a vector of all, and its derivative, would be copies
+        update, after = grad(batch_loss, has_aux=True)(params, buffers, schedule.x[0], schedule.y[0])
     else:
         vector, after = gradient(start, buffers, schedule.x[0], schedule.y[0])
-    update = defence.on_update(unflatten(vector, params), rng and rng / "update")
+        update = unflatten(vector, params)
+    update = defence.on_update(update, rng and rng / "update")
     # An attacker's guess that the answer is one gradient has no weights in it.
     if defence.changes_weights and recipe.sends != "gradient":
         weights = {name: p - update[name] for name, p in params.items()}

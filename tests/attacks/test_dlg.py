@@ -47,6 +47,7 @@ def lenet_view(size: int) -> tuple[View, Examples]:
         DLG(optimiser=SEARCH, steps=150),
         IDLG(optimiser=SEARCH, steps=150),
         DLM(optimiser=SEARCH, steps=150),
+        DLM(factor="gradient", optimiser=SEARCH, steps=150),
         DLMPlus(optimiser=SEARCH, steps=150),
         DLMPlus("mean", joint=False, optimiser=SEARCH, steps=150),
     ],
@@ -142,6 +143,7 @@ def test_paper_and_code_differ_where_they_should() -> None:
     assert preset(DLG, "as_code") == DLG(steps=6000, learn_k=True)
     assert preset(DLM, "as_paper") == preset(DLM, "as_code") == DLM(optimiser=lbfgs(1.0, 100), steps=4000)
     assert preset(DLM, "as_code_mlp") == DLM(optimiser=adam(0.1), steps=5000)
+    assert preset(DLM, "ours") == DLM(factor="gradient", steps=4000)
     assert preset(DLMPlus, "as_paper") == DLMPlus("all", joint=True)
     assert preset(DLMPlus, "as_code") == DLMPlus("mean", joint=False)
     assert preset(DLMPlus, "as_code_mlp") == DLMPlus("mean", joint=False, optimiser=adam(0.01), steps=5000)

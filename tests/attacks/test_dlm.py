@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from seepage.streams import Stream
 from seepage.threat import THREATS, Fact, Setting, View, observe
 
 EAVESDROPPER = THREATS["eavesdropper"]
-SHORT = [DLM(steps=4), DLMPlus(steps=4), DLMPlus("mean", joint=False, steps=4)]
+SHORT = [DLM(steps=4), DLM(factor="gradient", steps=4), DLMPlus(steps=4), DLMPlus("mean", joint=False, steps=4)]
 
 
 def one_step(lr: float, momentum: float = 0.0, epochs: int = 1) -> Recipe:
@@ -63,14 +64,29 @@ def test_the_factor_ends_at_one_over_the_learning_rate_when_it_begins_above(monk
         view = seen_by_eavesdropper(one_step(lr))
         attack(view, RNG)
         best = int(solutions[-1].value[0].argmin())
-        assert math.isclose(float(solutions[-1].x["gamma"][0, best]), 1 / lr, rel_tol=1e-2)
+        assert math.isclose(float(solutions[-1].x["factor"][0, best]), 1 / lr, rel_tol=1e-2)
 
 
-def test_the_objective_of_eq_3() -> None:
+@pytest.mark.parametrize("factor", ["update", "gradient"])
+def test_the_objective_of_eq_3_is_where_both_factors_begin(factor: Literal["update", "gradient"]) -> None:
     view = seen_by_eavesdropper(one_step(0.01))
     update = [u[0] for u in view.update.values()]
     expected = sum(float(((g - 50 * u) ** 2).sum()) for g, u in zip(first_dummy(view), update, strict=True))
-    assert math.isclose(first_objective(DLM(50.0, steps=0), view), expected / 50**2, rel_tol=1e-9)
+    assert math.isclose(first_objective(DLM(50.0, factor, steps=0), view), expected / 50**2, rel_tol=1e-9)
+
+
+def test_begun_far_too_low_a_factor_of_the_update_vanishes_and_one_of_the_gradient_does_not() -> None:
+    secrets = clients(8)
+    view = view_of(image_task(mlp), secrets, one_step(0.01), threat=EAVESDROPPER)
+    search = lbfgs(history=20, line_search="backtracking")
+    truth = torch.stack([secret.x for secret in secrets.values()])
+
+    def recovered(factor: Literal["update", "gradient"]) -> int:
+        found = inputs_of(DLM(20.0, factor, optimiser=search, steps=150)(view, RNG))
+        return int(((found - truth).flatten(1).abs().amax(1) < 1e-2).sum())
+
+    assert recovered("gradient") >= 5
+    assert recovered("update") <= 2  # at γ = 0 any input explains the update
 
 
 def test_the_objective_of_eq_7_is_twice_the_cosine_distance() -> None:

@@ -108,3 +108,22 @@ def test_the_derivative_of_a_normalised_update_is_that_of_the_plain_formula() ->
     expected = torch.func.jacrev(plain)(*leaves)
     got = torch.func.jacrev(lambda w, b: normalised({"w": w, "b": b})["w"])(*leaves)
     torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("which", ["guess", "target", "both"])
+def test_the_gradient_of_the_cosine_is_that_of_torch(which: str) -> None:
+    def torchs(one: Params, other: Params) -> torch.Tensor:
+        return 1 - functional.cosine_similarity(flat(one), flat(other), dim=0)
+
+    # Two lanes with different slopes, as one lane's must not leak into the other's.
+    pairs = [{name: torch.stack([update(s)[name], update(s + 1)[name]]) for name in update(0)} for s in (0, 7)]
+    wanted = [
+        t.requires_grad_()
+        for w, pair in zip(("guess", "target"), pairs, strict=True)
+        if which in (w, "both")
+        for t in pair.values()
+    ]
+    slopes = torch.tensor([2.0, -3.0], dtype=torch.float64)
+    ours = torch.autograd.grad(vmap(cosine)(*pairs), wanted, slopes)
+    theirs = torch.autograd.grad(vmap(torchs)(*pairs), wanted, slopes)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)

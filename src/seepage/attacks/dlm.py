@@ -41,6 +41,8 @@ class DLM:
 
     Args:
         gamma: where the factor begins, γ in eq. (3); best a little above 1/α (section 5.2).
+        factor: what is multiplied by the factor: the `"update"`, as in eq. (3), or the dummy's `"gradient"`, by k from
+            1 on, against γ times the update; γ / k then ends near 1/α.
         span: attack what was sent in the `"last"` round seen, or `"all"` the way from the first global model seen to
             the last answer, Wᵗ − Wᵗ⁺ᵏ of section 5.3.
         optimiser: `lbfgs` or `adam` of `seepage.engine.optimisers`.
@@ -56,8 +58,11 @@ class DLM:
 
         As dummy labels are soft, the solution is not one γ: every γ from 0 to 1/α explains the update with the true
         inputs and a label between prediction and truth, see `seepage.pieces.targets.pulled_targets`, and at γ = 0 any
-        inputs will do. A start above 1/α can end at 1/α; others tend to end at 0. This is why the objective is answered
-        as objective / γ².
+        inputs will do. A start above 1/α can end at 1/α, because no soft label explains more than the update; others
+        tend to end at 0. This is why the objective is answered as objective / γ².
+
+        With the factor on the gradient, preset `ours`, that end of the valley is k = ∞: nothing is gained by a gradient
+        of zero, and the inputs are the true ones all along. The attacker still knows neither label nor learning rate.
     """
 
     name: ClassVar[str] = "dlm"
@@ -67,9 +72,11 @@ class DLM:
         "as_code": {"optimiser": {"kind": "lbfgs"}, "steps": 200 * 20},
         "as_paper_mlp": {"optimiser": {"kind": "adam", "lr": 0.1}, "steps": 4000},
         "as_code_mlp": {"optimiser": {"kind": "adam", "lr": 0.1}, "steps": 5000},
+        "ours": {"factor": "gradient", "optimiser": {"kind": "lbfgs"}, "steps": 200 * 20},
     }
 
     gamma: float = 120.0
+    factor: Literal["update", "gradient"] = "update"
     span: Literal["last", "all"] = "last"
     optimiser: lbfgs | adam = field(default_factory=lbfgs)
     steps: int = 200 * 20
@@ -84,12 +91,15 @@ class DLM:
 
         def objective(dummy: dict[str, Tensor], params: Params, buffers: Params, update: Params) -> Tensor:
             guess = gradient(dummy["x"], soft_targets(spec, dummy["y"]), params, buffers)
-            return squared(guess, {name: dummy["gamma"] * u for name, u in update.items()})  # eq. (3)
+            if self.factor == "gradient":
+                guess = {name: dummy["factor"] * g for name, g in guess.items()}
+                return squared(guess, {name: self.gamma * u for name, u in update.items()})
+            return squared(guess, {name: dummy["factor"] * u for name, u in update.items()})  # eq. (3)
 
         start = {
             "x": normal_start(view, self.starts, rng / "start"),
             "y": normal_targets(view, self.starts, rng / "targets"),
-            "gamma": constant_start(view, self.starts, self.gamma),
+            "factor": constant_start(view, self.starts, self.gamma if self.factor == "update" else 1.0),
         }
         found = minimise(
             objective,
@@ -100,7 +110,8 @@ class DLM:
             chunk=self.chunk,
             batched=view.task.batched,
         )
-        square = found.x["gamma"] ** 2  # in units of the update: else γ = 0 would win among the restarts
+        # In units of the update: else γ = 0 would win among the restarts.
+        square = found.x["factor"] ** 2 if self.factor == "update" else self.gamma**2
         best = best_start(replace(found, value=found.value / square, first_value=found.first_value / self.gamma**2))
         labels = pulled_targets(view, best.x["x"], best.x["y"])
         return Finding(best.x["x"], labels, best.value, best.status, best.first_value)

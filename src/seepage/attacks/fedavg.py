@@ -101,6 +101,7 @@ class FedAvg:
         combination: what is answered of the matched dummies: their `"mean"`, or the `"median"` of every pixel.
         members: how many clients of equal size were summed into each update that is seen.
         precision: of products on a GPU; `"tf32"` is faster, and the row says so.
+        compiled: compile the simulation of local training, which takes half a minute and pays for long runs on a GPU.
         chunk: most clients × restarts in one program; `None` is as many as memory allows.
         keep_every: in the simulation of local steps, keep every k-th state and recompute the others; `None` keeps all.
 
@@ -167,6 +168,7 @@ class FedAvg:
     combination: Combination = "mean"
     members: int = 1
     precision: Precision = "fp32"
+    compiled: bool = False
     chunk: int | None = None
     keep_every: int | None = None
 
@@ -223,7 +225,14 @@ class FedAvg:
             def client(x: Tensor, y: Tensor) -> Params:
                 schedule = epoch_schedule(recipe, x, y, extra.get("orders"))
                 return local_update(
-                    task, params, schedule, recipe, view.assumed_defence, buffers=buffers, keep_every=self.keep_every
+                    task,
+                    params,
+                    schedule,
+                    recipe,
+                    view.assumed_defence,
+                    buffers=buffers,
+                    keep_every=self.keep_every,
+                    compiled=self.compiled,
                 )
 
             if members == 1:

@@ -36,6 +36,7 @@ class Shape:
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    fused: bool = False  # written for a compiler that fuses, not to be run as it stands
 
     @property
     def out(self) -> tuple[int, int]:
@@ -204,14 +205,15 @@ def _after(dim: int) -> int:
 def _patches(x: Tensor, shape: Shape) -> Tensor:
     """What the kernel sees at each place, (lanes, in × kernel, n × places)."""
     (vertical, horizontal) = shape.padding
-    x = functional.pad(x, (horizontal, horizontal, vertical, vertical)).transpose(1, 2)  # (lanes, in, n, …)
-    slices = [x[..., rows, columns] for rows, columns in shape.places()]
-    return torch.stack(slices, 2).flatten(1, 2).flatten(2)
+    x = functional.pad(x, (horizontal, horizontal, vertical, vertical))
+    for axis, size, stride, step in zip((3, 4), shape.kernel, shape.stride, shape.dilation, strict=True):
+        x = x.unfold(axis, step * (size - 1) + 1, stride)[..., ::step]  # places there, the kernel's entries behind
+    return x.permute(0, 2, 5, 6, 1, 3, 4).flatten(1, 3).flatten(2)  # one copy
 
 
 def _overlaid(patches: Tensor, n: int, shape: Shape) -> Tensor:
     """The adjoint of `_patches`: every patch is added to where it was taken from, (lanes, n, in, height, width)."""
-    if _FUSED.get():
+    if shape.fused:
         return _added_up(patches, n, shape)
     lanes, rows = patches.shape[:2]
     images = patches.reshape(lanes, rows, n, -1).transpose(1, 2).reshape(lanes * n, rows, -1)
@@ -241,7 +243,7 @@ def _spread(part: Tensor, place: slice, size: int) -> Tensor:
     return functional.pad(part, (0, 0, first, after))  # a negative number cuts the last zeros off again
 
 
-_FUSED: ContextVar[bool] = ContextVar("fused", default=False)
+_FUSED: ContextVar[bool] = ContextVar("fused", default=False)  # not seen by the threads in which autograd goes back
 
 
 @contextmanager
@@ -297,6 +299,6 @@ class LaneConv2d(nn.Module):
         if not (x.is_cuda or self.everywhere or _FUSED.get()):
             return functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         image = (x.shape[-2], x.shape[-1])
-        shape = Shape(image, self.kernel, self.stride, self.padding, self.dilation)
+        shape = Shape(image, self.kernel, self.stride, self.padding, self.dilation, _FUSED.get())
         y: Tensor = _Output.apply(x[None], self.weight[None], shape)[0]  # type: ignore[no-untyped-call]
         return y if self.bias is None else y + self.bias[:, None, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,16 +20,65 @@ def cosine(guess: Params, target: Params) -> Tensor:
         >>> cosine({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])})
         tensor(1.)
     """
-    inner = torch.stack([(a * target[name]).sum() for name, a in guess.items()]).sum()
-    # Norms of norms: one pass over each tensor, where squares would be written down and read again.
-    lengths = [
-        torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(a) for a in update.values()]))
-        for update in (guess, target)
-    ]
-    # Where an update vanishes there is no angle: the least length keeps the gradient finite, and matters nowhere else.
-    least = torch.finfo(inner.dtype).tiny ** 0.25
-    angle: Tensor = inner / (lengths[0].clamp(min=least) * lengths[1].clamp(min=least))
-    return 1 - angle
+    tensors = [tensor[None] for tensor in (*guess.values(), *(target[name] for name in guess))]
+    distance: Tensor = _Cosine.apply(*tensors)[0][0]  # type: ignore[no-untyped-call]
+    return distance
+
+
+class _Cosine(torch.autograd.Function):
+    """The cosine distance of two updates, tensor after tensor, with their lanes in front.
+
+    With c = ⟨a, b⟩ / ‖a‖‖b‖ the derivative is −(b / ‖a‖‖b‖ − c·a / ‖a‖²). Autograd would go over the update, which is
+    as large as the model for every lane, twice as often.
+    """
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        halves = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        inner = torch.stack([(a * b).flatten(1).sum(1) for a, b in zip(*halves, strict=True)]).sum(0)
+        # Norms of norms: one pass over each tensor, where squares would be written down and read again.
+        norm = torch.linalg.vector_norm
+        lengths = [norm(torch.stack([norm(a.flatten(1), dim=1) for a in half]), dim=0) for half in halves]
+        least = torch.finfo(inner.dtype).tiny ** 0.25
+        # Where an update vanishes there is no angle: the least length keeps the gradient finite, and matters nowhere
+        # else.
+        long = torch.stack(lengths).clamp(min=least)  # (2, lanes)
+        angle = inner / long.prod(0)
+        return 1 - angle, angle, torch.where(torch.stack(lengths) > least, 1 / long, 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs, *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, bar: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, angle, inverse = ctx.saved_tensors
+        half = len(tensors) // 2
+        bars: list[Tensor | None] = []
+        for i, own in enumerate(tensors):
+            if not ctx.needs_input_grad[i]:
+                bars.append(None)
+                continue
+            lanes = (-1, *[1] * (own.dim() - 1))
+            other = tensors[(i + half) % len(tensors)]
+            along = (-bar * inverse.prod(0)).reshape(lanes)
+            back = (bar * angle * inverse[i // half] ** 2).reshape(lanes)
+            bars.append(torch.addcmul(other * along, own, back))
+        return tuple(bars)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        def fold(tensor: Tensor, dim: int | None) -> Tensor:
+            mapped = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            return mapped.flatten(0, 1)
+
+        distance, angle, inverse = _Cosine.apply(*map(fold, tensors, in_dims))  # type: ignore[no-untyped-call]
+        size = (info.batch_size, -1)
+        return (distance.unflatten(0, size), angle.unflatten(0, size), inverse.unflatten(1, size)), (0, 0, 1)
 
 
 def squared(guess: Params, target: Params) -> Tensor:
