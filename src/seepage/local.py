@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from seepage.defences.base import Defence, NoDefence
+from seepage.engine.compiled import Compiler
 from seepage.engine.precision import arithmetic
 from seepage.engine.sweep import Program, flatten, slope, sweep, unflatten
 from seepage.recipe import Recipe, Schedule
@@ -146,14 +147,14 @@ def _train(
         forward_mode=plain and task.forward_mode,
         linear=recipe.optimiser.linear,
         keep_every=keep_every,
-        compiler=task.compiler if compiled and rng is None and task.batched else None,
+        compiler=_compiler(task, start, compiled) if rng is None and task.batched else None,
         name=(recipe.train, defence),
     )
     if recipe.sends != "gradient":
         end, after = sweep(program, start, buffers, schedule.x, schedule.y)
         vector = start - end
         update = unflatten(vector, params)
-    elif program.compiler is not None and program.forward_mode:
+    elif compiled and program.compiler is not None and program.forward_mode:
         vector, after = slope(program, start, buffers, schedule.x[0], schedule.y[0])
         update = unflatten(vector, params)
     elif plain:  # tensor by tensor: a vector of all, and its derivative, would be copies
@@ -168,6 +169,12 @@ def _train(
         weights = defence.on_weights(weights, rng and rng / "weights")
         update = {name: p - weights[name] for name, p in params.items()}
     return update, after
+
+
+def _compiler(task: Task, theta: Tensor, compiled: bool) -> Compiler | None:
+    if compiled:
+        return task.compiler
+    return task.tracer if theta.is_cuda else None  # on a CPU, what it saves does not pay for the second that it takes
 
 
 def _defended_gradient(

@@ -98,6 +98,11 @@ class Task:
         return Compiler()
 
     @cached_property
+    def tracer(self) -> Compiler:
+        """What has been traced of it alone, which takes a second where compiling takes half a minute."""
+        return Compiler(backend="none")
+
+    @cached_property
     def head(self) -> str | None:
         """The last linear layer, if it gives the class scores: labels leak through its gradient."""
         linear: list[tuple[str, nn.Linear]] = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
-from seepage.engine.convolution import LaneConv2d, for_fusion
+from seepage.engine.convolution import LaneConv2d
 from seepage.engine.twins import FrozenBatchNorm, purify
 
 KINDS: list[dict[str, Any]] = [
@@ -117,18 +117,6 @@ def test_a_shared_weight_gets_the_sum_of_the_lanes_gradients(nets: tuple[Net, Ne
         total = vmap(lambda x, net=net, params=params: functional_call(net, params, (x,)))(x).sum()
         grads.append(torch.autograd.grad(total, list(params.values())))
     torch.testing.assert_close(grads[1], grads[0], rtol=1e-8, atol=1e-12)
-
-
-def test_written_for_fusion_it_is_the_same(nets: tuple[Net, Net]) -> None:
-    params, _ = weights(nets[0], shared=False)
-    x = numbers(LANES, 2, 2, 9, 9, seed=1)
-
-    def slope(x: Tensor, params: Tree) -> Any:
-        return grad(lambda x, params: functional_call(nets[1], params, (x,)), argnums=(0, 1))(x, params)
-
-    plain = vmap(slope)(x, params)
-    with for_fusion():
-        torch.testing.assert_close(vmap(slope)(x, params), plain, rtol=1e-10, atol=1e-12)
 
 
 def test_an_image_without_a_batch() -> None:

@@ -41,8 +41,8 @@ class DLM:
 
     Args:
         gamma: where the factor begins, γ in eq. (3); best a little above 1/α (section 5.2).
-        factor: what is multiplied by the factor: the `"update"`, as in eq. (3), or the dummy's `"gradient"`, by k from
-            1 on, against γ times the update; γ / k then ends near 1/α.
+        factor: what is multiplied by the factor: the `"update"`, as in eq. (3), or the dummy's `"gradient"`, by k > 0
+            that begins with 1, against a fixed γ times the update; γ / k then ends near 1/α.
         span: attack what was sent in the `"last"` round seen, or `"all"` the way from the first global model seen to
             the last answer, Wᵗ − Wᵗ⁺ᵏ of section 5.3.
         optimiser: `lbfgs` or `adam` of `seepage.engine.optimisers`.
@@ -58,8 +58,8 @@ class DLM:
 
         As dummy labels are soft, the solution is not one γ: every γ from 0 to 1/α explains the update with the true
         inputs and a label between prediction and truth, see `seepage.pieces.targets.pulled_targets`, and at γ = 0 any
-        inputs will do. A start above 1/α can end at 1/α, because no soft label explains more than the update; others
-        tend to end at 0. This is why the objective is answered as objective / γ².
+        inputs will do. A start above 1/α can end at 1/α, because beyond it no label explains enough with the true
+        inputs; others tend to end at 0. This is why the objective is answered as objective / γ².
 
         With the factor on the gradient, preset `ours`, that end of the valley is k = ∞: nothing is gained by a gradient
         of zero, and the inputs are the true ones all along. The attacker still knows neither label nor learning rate.
@@ -92,14 +92,15 @@ class DLM:
         def objective(dummy: dict[str, Tensor], params: Params, buffers: Params, update: Params) -> Tensor:
             guess = gradient(dummy["x"], soft_targets(spec, dummy["y"]), params, buffers)
             if self.factor == "gradient":
-                guess = {name: dummy["factor"] * g for name, g in guess.items()}
+                # A learning rate is positive, and with k < 0 the label would be pulled down instead of up.
+                guess = {name: dummy["factor"].exp() * g for name, g in guess.items()}
                 return squared(guess, {name: self.gamma * u for name, u in update.items()})
             return squared(guess, {name: dummy["factor"] * u for name, u in update.items()})  # eq. (3)
 
         start = {
             "x": normal_start(view, self.starts, rng / "start"),
             "y": normal_targets(view, self.starts, rng / "targets"),
-            "factor": constant_start(view, self.starts, self.gamma if self.factor == "update" else 1.0),
+            "factor": constant_start(view, self.starts, self.gamma if self.factor == "update" else 0.0),
         }
         found = minimise(
             objective,

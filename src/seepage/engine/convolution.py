@@ -11,9 +11,6 @@ never leave them. So it is enough to know how to compute the three for many lane
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["LaneConv2d", "for_fusion"]
+__all__ = ["LaneConv2d"]
 
 Bars = tuple[Tensor | None, Tensor | None, None]
 Mapped = tuple[Tensor, int]
@@ -36,7 +33,6 @@ class Shape:
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
-    fused: bool = False  # written for a compiler that fuses, not to be run as it stands
 
     @property
     def out(self) -> tuple[int, int]:
@@ -44,14 +40,6 @@ class Shape:
         sizes = zip(self.image, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         height, width = ((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in sizes)
         return height, width
-
-    def places(self) -> list[tuple[slice, slice]]:
-        """For each entry of the kernel, where in the padded input it looks."""
-        rows, columns = (
-            [slice(i * d, i * d + s * (size - 1) + 1, s) for i in range(k)]
-            for k, s, d, size in zip(self.kernel, self.stride, self.dilation, self.out, strict=True)
-        )
-        return [(row, column) for row in rows for column in columns]
 
 
 # Everywhere x is (lanes, n, channels, height, width), y likewise, and w is (lanes or 1, out, in, *kernel).
@@ -63,6 +51,7 @@ class _Bilinear(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Shape], output: Tensor) -> None:
         first, second, ctx.shape = inputs
+        ctx.set_materialize_grads(False)  # a direction along which an operand does not change costs no product
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
 
@@ -213,47 +202,10 @@ def _patches(x: Tensor, shape: Shape) -> Tensor:
 
 def _overlaid(patches: Tensor, n: int, shape: Shape) -> Tensor:
     """The adjoint of `_patches`: every patch is added to where it was taken from, (lanes, n, in, height, width)."""
-    if shape.fused:
-        return _added_up(patches, n, shape)
     lanes, rows = patches.shape[:2]
     images = patches.reshape(lanes, rows, n, -1).transpose(1, 2).reshape(lanes * n, rows, -1)
     x = functional.fold(images, shape.image, shape.kernel, shape.dilation, shape.padding, shape.stride)
     return x.reshape(lanes, n, -1, *shape.image)
-
-
-def _added_up(patches: Tensor, n: int, shape: Shape) -> Tensor:
-    """`_overlaid` as one sum, term by term: slow as it stands, and a single kernel once it is fused."""
-    (height, width), (vertical, horizontal) = shape.image, shape.padding
-    places = shape.places()
-    parts = patches.reshape(len(patches), -1, len(places), n, *shape.out)  # (lanes, in, kernel, n, *out)
-    terms = [
-        _spread(_spread(parts[:, :, i], rows, height + 2 * vertical).mT, columns, width + 2 * horizontal).mT
-        for i, (rows, columns) in enumerate(places)
-    ]
-    x = sum(terms[1:], start=terms[0])
-    return x[..., vertical : vertical + height, horizontal : horizontal + width].transpose(1, 2)
-
-
-def _spread(part: Tensor, place: slice, size: int) -> Tensor:
-    """The second last axis put where `place` says in an axis of `size` zeros."""
-    first, step = place.start, place.step
-    if step > 1:  # zeros between the entries
-        part = functional.pad(part[..., None, :], (0, 0, 0, step - 1)).flatten(-3, -2)
-    after = size - first - part.shape[-2]
-    return functional.pad(part, (0, 0, first, after))  # a negative number cuts the last zeros off again
-
-
-_FUSED: ContextVar[bool] = ContextVar("fused", default=False)  # not seen by the threads in which autograd goes back
-
-
-@contextmanager
-def for_fusion() -> Iterator[None]:
-    """Within this context, convolutions are written for a compiler that fuses, not to be run as they stand."""
-    token = _FUSED.set(True)
-    try:
-        yield
-    finally:
-        _FUSED.reset(token)
 
 
 class LaneConv2d(nn.Module):
@@ -296,9 +248,9 @@ class LaneConv2d(nn.Module):
             return self.forward(x[None])[0]
         if self.before:
             x = functional.pad(x, self.before, mode=self.mode)
-        if not (x.is_cuda or self.everywhere or _FUSED.get()):
+        if not (x.is_cuda or self.everywhere):
             return functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         image = (x.shape[-2], x.shape[-1])
-        shape = Shape(image, self.kernel, self.stride, self.padding, self.dilation, _FUSED.get())
+        shape = Shape(image, self.kernel, self.stride, self.padding, self.dilation)
         y: Tensor = _Output.apply(x[None], self.weight[None], shape)[0]  # type: ignore[no-untyped-call]
         return y if self.bias is None else y + self.bias[:, None, None]

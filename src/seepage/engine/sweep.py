@@ -12,7 +12,7 @@ Everything carries an axis of lanes (clients × restarts) in front. Objectives s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,7 @@ class Program:
         linear: whether `step` is affine in the gradient, whose value its adjoint then does not need.
         keep_every: in the sweep, store every k-th state of the parameters and recompute the others; `None`
             sweeps only where there are more than `UNROLLED` steps, and keeps every state.
-        compiler: compiles the gradient and its adjoint; without one they run operation by operation.
+        compiler: compiles or traces the gradient and its adjoint; without one they run as they are written.
         name: under which the compiler keeps them; the same for programs that compute the same.
     """
 
@@ -80,6 +80,11 @@ class Program:
     keep_every: int | None = None
     compiler: Compiler | None = None
     name: Hashable = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether operations are fused, which only a sweep makes use of."""
+        return self.compiler is not None and self.compiler.backend != "none"
 
     def lanes(self, part: str, function: Callable[..., Any], in_dims: InDims = 0) -> Callable[..., Any]:
         """`function` for all lanes, compiled where there is a compiler; `part` is what it is called there."""
@@ -276,11 +281,13 @@ def sweep(
     names = tuple(buffers)
     tensors = [theta, *buffers.values(), *xs, *ys]
     lane = [tensor[None] for tensor in tensors]
-    # Without a gradient to come, as on the client itself, there is nothing to keep.
-    few = program.keep_every is None and program.compiler is None and len(xs) <= UNROLLED
-    plain = not torch.is_grad_enabled() or few
-    if plain:
+    few = program.keep_every is None and len(xs) <= UNROLLED and not program.compiled
+    if not torch.is_grad_enabled():  # as on the client itself, there is nothing to keep
         out = _train(program, names, lane, None)
+    elif few:
+        out = _train(
+            replace(program, compiler=None), names, lane, None
+        )  # traced programs have no gradient of their own
     else:
         out = Sweep.apply(program, names, _Tape(), *lane)  # type: ignore[no-untyped-call]
     return out[0][0], dict(zip(names, [o[0] for o in out[1:]], strict=True))

@@ -2,7 +2,7 @@
 
 Layers that write to themselves (BatchNorm in train mode, dropout), or whose second derivative torch gets wrong under
 `vmap` (LayerNorm, InstanceNorm), are replaced by twins that do not, and those that are slow under `vmap` (convolution,
-BatchNorm in eval mode) by twins that are not.
+average pooling, BatchNorm in eval mode) by twins that are not.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from seepage.engine.convolution import LaneConv2d
+from seepage.engine.pooling import LaneAvgPool2d
 
 __all__ = ["fresh_statistics", "plain_attention", "pure_dropout_rng", "purify"]
 
@@ -175,6 +176,8 @@ def purify(module: nn.Module, train: bool) -> nn.Module:
             setattr(parent, name, twins.setdefault(layer, FrozenBatchNorm(layer)))
         elif isinstance(layer, nn.Conv2d) and LaneConv2d.fits(layer):
             setattr(parent, name, twins.setdefault(layer, LaneConv2d(layer)))
+        elif isinstance(layer, nn.AvgPool2d) and LaneAvgPool2d.fits(layer):
+            setattr(parent, name, twins.setdefault(layer, LaneAvgPool2d(layer)))
         # Others' kinds of these two may do more: torchvision's LayerNorm2d swaps axes. `Task.check` tries them.
         elif isinstance(layer, nn.LayerNorm) and type(layer).forward is nn.LayerNorm.forward:
             setattr(parent, name, twins.setdefault(layer, PureLayerNorm(layer)))
