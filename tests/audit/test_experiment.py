@@ -56,7 +56,7 @@ def test_the_keys_of_the_file_are_the_fields_of_the_values() -> None:
     assert (experiment.accuracy, experiment.threshold) == (True, 25.0)
     assert experiment.expect == (Expectation("all", "psnr", 20.0, "Table 1"),)
     (case,) = experiment.cases
-    assert case.data == Data("fashion-mnist", "test", True, 3)
+    assert case.data == Data("fashion-mnist", "test", True, public=3)
     assert case.clients == Clients(5, 2, "dirichlet", 1.0)
     assert (case.model.name, case.model.options) == ("mlp", {"hidden": [8], "activation": "tanh"})
     assert case.recipe == Recipe(Adam(0.5, (0.5, 0.75)), 2, 1, sends="weights")
@@ -212,7 +212,7 @@ def test_the_embedded_audit_attacks_four_clients_behind_each_defence_and_measure
 
 
 FIELDS = {
-    "data": ["name", "public", "raw", "split"],
+    "data": ["name", "public", "raw", "size", "split"],
     "clients": ["alpha", "count", "examples", "partition", "skip"],
     "model": ["name", "options", "pretraining"],
     "recipe": ["batch_norm", "batch_size", "epochs", "optimiser", "sends", "sends_buffers", "shuffle"],

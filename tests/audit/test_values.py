@@ -51,6 +51,7 @@ OTHER: dict[str, Any] = {
     "data.name": "mnist",
     "data.split": "test",
     "data.raw": True,
+    "data.size": 20,
     "data.public": 5,
     "clients.count": 5,
     "clients.examples": 3,

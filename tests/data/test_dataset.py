@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 
@@ -51,3 +52,25 @@ def test_unknown_names_list_the_choices() -> None:
         load("minst")
     with pytest.raises(ValueError, match="expected `split` to be 'train', 'test' or None, got 'valid'"):
         load("fashion-mnist", split="valid")  # type: ignore[call-overload]
+
+
+def test_resized_images_are_those_of_pillow() -> None:
+    from PIL import Image
+
+    pixels = torch.rand(3, 1, 8, 8)
+    spec = DataSpec((1, 8, 8), classes=2, mean=(0.5,), std=(0.25,))
+    examples = Examples(spec.normalise(pixels), torch.arange(3) % 2)
+    data = Dataset("toy", spec, examples, examples, None, ("a", "b"), "CC0", "here")
+    for size in (4, 20):
+        small = data.resized(size)
+        assert small.spec.shape == (1, size, size)
+        for ours, image in zip(small.spec.pixels(small.test.x), pixels, strict=True):
+            theirs = Image.fromarray(image[0].numpy()).resize((size, size), Image.Resampling.BICUBIC)
+            torch.testing.assert_close(ours[0], torch.from_numpy(numpy.array(theirs)).clamp(0, 1), rtol=0, atol=1e-5)
+
+
+def test_a_table_is_not_resized() -> None:
+    table = Examples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
+    data = Dataset("rows", DataSpec((3,), classes=1), table, table, None, ("a",), "CC0", "here")
+    with pytest.raises(ValueError, match="expected images to resize, got the table 'rows'"):
+        data.resized(4)

@@ -46,6 +46,7 @@ class Data:
         name: a data set that `seepage list data` names, or `package.module:function` that returns a `Dataset`.
         split: the half that the clients hold; the other one is held out.
         raw: feed values as they are instead of normalised ones.
+        size: height and width to which images are resized; as they are when absent.
         public: how many of the held-out examples a threat model may grant as public data; they are the last ones, and
             accuracy is measured on the others.
     """
@@ -53,9 +54,12 @@ class Data:
     name: str = "fashion-mnist"
     split: Literal["train", "test"] = "train"
     raw: bool = False
+    size: int | None = None
     public: int = 0
 
     def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"expected `size` of at least 1, got {self.size}")
         if self.public < 0:
             raise ValueError(f"expected `public` of at least 0, got {self.public}")
 

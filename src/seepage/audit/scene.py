@@ -82,7 +82,7 @@ _TRAINED: dict[str, Trained] = {}
 def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> Scene:
     """Load, deal and build all that `trial` names."""
     root = Stream.from_seed(trial.seed)
-    dataset = _dataset(trial.data.name, trial.data.raw, None if folder is None else str(folder))
+    dataset = _dataset(trial.data.name, trial.data.raw, trial.data.size, None if folder is None else str(folder))
     held, held_out = (dataset.train, dataset.test) if trial.data.split == "train" else (dataset.test, dataset.train)
     if trial.data.public >= len(held_out):
         raise SpecError(
@@ -106,11 +106,15 @@ def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> 
 
 
 @lru_cache(maxsize=4)
-def _dataset(name: str, raw: bool, folder: str | None) -> Dataset:
+def _dataset(name: str, raw: bool, size: int | None, folder: str | None) -> Dataset:
     dataset: Dataset = _imported(name, "data.name")() if ":" in name else load(name, folder)
     if not isinstance(dataset, Dataset):
         raise SpecError(f"data.name: expected {name} to return a seepage.data.Dataset, got {type(dataset).__name__}")
-    return dataset.normalised_by() if raw else dataset
+    dataset = dataset.normalised_by() if raw else dataset
+    try:
+        return dataset if size is None else dataset.resized(size)
+    except ValueError as error:
+        raise SpecError(f"data.size: {error}") from error
 
 
 def _module(trial: Trial, dataset: Dataset, rng: Stream) -> nn.Module:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from seepage.spec import DataSpec, Examples
 
@@ -113,5 +114,18 @@ class Dataset:
 
         def again(half: Examples) -> Examples:
             return Examples(spec.normalise(self.spec.pixels(half.x)), half.y)
+
+        return replace(self, spec=spec, train=again(self.train), test=again(self.test))
+
+    def resized(self, size: int) -> Dataset:
+        """The same images with `size` × `size` pixels, by bicubic interpolation."""
+        if not self.spec.is_image:
+            raise ValueError(f"expected images to resize, got the table {self.name!r}; leave `size` out")
+        spec = replace(self.spec, shape=(self.spec.shape[0], size, size))
+
+        def again(half: Examples) -> Examples:
+            pixels = self.spec.pixels(half.x)
+            pixels = interpolate(pixels, (size, size), mode="bicubic", antialias=True)
+            return Examples(spec.normalise(pixels.clamp(spec.low, spec.high)), half.y)
 
         return replace(self, spec=spec, train=again(self.train), test=again(self.test))

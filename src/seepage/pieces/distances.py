@@ -43,7 +43,7 @@ class _Cosine(torch.autograd.Function):
         # Where an update vanishes there is no angle: the least length keeps the gradient finite, and matters nowhere
         # else.
         long = torch.stack(lengths).clamp(min=least)  # (2, lanes)
-        angle = inner / long.prod(0)
+        angle = torch.where(long.isfinite().all(0), inner / long.prod(0), torch.nan)  # lost where an update overflows
         return 1 - angle, angle, torch.where(torch.stack(lengths) > least, 1 / long, 0)
 
     @staticmethod
