@@ -44,7 +44,8 @@ class _Cosine(torch.autograd.Function):
         # else.
         long = torch.stack(lengths).clamp(min=least)  # (2, lanes)
         angle = torch.where(long.isfinite().all(0), inner / long.prod(0), torch.nan)  # lost where an update overflows
-        return 1 - angle, angle, torch.where(torch.stack(lengths) > least, 1 / long, 0)
+        # As a length that is held at the least does not change, there is no way back along the update itself.
+        return 1 - angle, 1 / long.prod(0), torch.where(torch.stack(lengths) > least, angle / long**2, 0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -54,7 +55,7 @@ class _Cosine(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, bar: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, angle, inverse = ctx.saved_tensors
+        *tensors, along, back = ctx.saved_tensors
         half = len(tensors) // 2
         bars: list[Tensor | None] = []
         for i, own in enumerate(tensors):
@@ -63,9 +64,9 @@ class _Cosine(torch.autograd.Function):
                 continue
             lanes = (-1, *[1] * (own.dim() - 1))
             other = tensors[(i + half) % len(tensors)]
-            along = (-bar * inverse.prod(0)).reshape(lanes)
-            back = (bar * angle * inverse[i // half] ** 2).reshape(lanes)
-            bars.append(torch.addcmul(other * along, own, back))
+            bars.append(
+                torch.addcmul(other * (-bar * along).reshape(lanes), own, (bar * back[i // half]).reshape(lanes))
+            )
         return tuple(bars)
 
     @staticmethod
@@ -76,9 +77,9 @@ class _Cosine(torch.autograd.Function):
             mapped = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
             return mapped.flatten(0, 1)
 
-        distance, angle, inverse = _Cosine.apply(*map(fold, tensors, in_dims))  # type: ignore[no-untyped-call]
+        distance, along, back = _Cosine.apply(*map(fold, tensors, in_dims))  # type: ignore[no-untyped-call]
         size = (info.batch_size, -1)
-        return (distance.unflatten(0, size), angle.unflatten(0, size), inverse.unflatten(1, size)), (0, 0, 1)
+        return (distance.unflatten(0, size), along.unflatten(0, size), back.unflatten(1, size)), (0, 0, 1)
 
 
 def squared(guess: Params, target: Params) -> Tensor:
