@@ -148,7 +148,7 @@ def _train(
         linear=recipe.optimiser.linear,
         keep_every=keep_every,
         compiler=_compiler(task, start, compiled) if rng is None and task.batched else None,
-        name=(recipe.train, defence),
+        name=(recipe.train, recipe.optimiser, defence),
     )
     if recipe.sends != "gradient":
         end, after = sweep(program, start, buffers, schedule.x, schedule.y)

@@ -58,10 +58,10 @@ class SGD:
         if self.weight_decay:
             gradient = gradient + self.weight_decay * theta
         if not self.momentum:
-            return theta - self.lr * gradient, ()
+            return torch.add(theta, gradient, alpha=-self.lr), ()  # one pass over all parameters
         velocity = self.momentum * slots[0] + gradient
         direction = gradient + self.momentum * velocity if self.nesterov else velocity
-        return theta - self.lr * direction, (velocity,)
+        return torch.add(theta, direction, alpha=-self.lr), (velocity,)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from common.nets import cnn, image_task, images, mlp
+from common.nets import cnn, image_task, images, mlp, numbers
 from seepage.engine.compiled import Compiler
 from seepage.local import local_update
 from seepage.recipe import SGD, Adam, Recipe
@@ -105,3 +105,29 @@ def test_compiled_local_training_is_local_training(net: Any, recipe: Recipe, sof
     for plain, compiled_result in zip(*results, strict=True):
         torch.testing.assert_close(compiled_result, plain, rtol=1e-9, atol=1e-14)
     assert task.compiler._programs
+
+
+def test_sums_of_products_are_one_operation() -> None:
+    def function(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        one, other = (torch.bmm(p, q).transpose(1, 2).reshape(2, -1) for p, q in ((a, b), (c, d)))
+        return one + other
+
+    tensors = [numbers(2, *shape, seed=seed) for seed, shape in enumerate([(3, 4), (4, 5), (3, 6), (6, 5)])]
+    compiler = Compiler(backend="none")
+    torch.testing.assert_close(compiler("f", function, *tensors), function(*tensors), rtol=1e-12, atol=1e-12)
+    (program,) = compiler._programs.values()
+    code = inspect.getclosurevars(program).nonlocals["program"].code
+    counts = [
+        code.count(f"aten.{name}") for name in ("bmm.default(", "baddbmm.default(", "add.Tensor(", "transpose.int(")
+    ]
+    assert counts == [1, 1, 0, 1]
+
+
+def test_a_term_that_is_used_elsewhere_stays() -> None:
+    def function(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = torch.bmm(a, b), torch.bmm(b, a)
+        return one + other, other * 2
+
+    tensors = [numbers(2, 3, 3, seed=seed) for seed in range(2)]
+    for ours, plain in zip(Compiler("none")("f", function, *tensors), function(*tensors), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)

@@ -19,6 +19,7 @@ KINDS: list[dict[str, Any]] = [
     {"kernel_size": (3, 2), "stride": (1, 2), "padding": "valid", "dilation": 2},
     {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
     {"kernel_size": 5, "padding": "same", "bias": False},
+    {"kernel_size": 7},  # the second convolution then has more channels than places
     {"kernel_size": 3, "padding": (2, 0), "padding_mode": "reflect"},
 ]
 LANES = 3

@@ -22,6 +22,8 @@ from seepage.engine.lanes import Tree, out_of_memory
 
 __all__ = ["Compiler"]
 
+aten = torch.ops.aten
+
 
 @dataclass(eq=False)
 class Compiler:
@@ -89,15 +91,71 @@ def _simplified(graph: fx.Graph) -> fx.Graph:
     same patches out of the same images again.
     """
     for node in list(graph.nodes):
-        if node.target in (torch.ops.aten.alias.default, torch.ops.aten.detach.default):
+        if node.target in (aten.alias.default, aten.detach.default):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif _overwrites_its_own(node):  # what is computed before a change in place is taken for other than after it
-            packet = getattr(torch.ops.aten, node.target._schema.name.removeprefix("aten::")[:-1])
+            packet = getattr(aten, node.target._schema.name.removeprefix("aten::")[:-1])
             node.target = getattr(packet, node.target._overloadname)
     graph = fx_graph_cse(graph)
+    graph.eliminate_dead_code()  # before sums are merged, as a term that somebody else uses must stay
+    _merge_sums(graph)
     graph.eliminate_dead_code()
     return graph
+
+
+LINEAR = {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.transpose.int,
+    aten.permute.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dims,
+    aten.clone.default,
+    aten.col2im.default,
+    aten.sum.dim_IntList,
+    aten.mul.Scalar,
+    aten.neg.default,
+}
+
+
+def _merge_sums(graph: fx.Graph) -> None:
+    """f(a) + f(b) becomes f(a + b) where f is linear, and a sum of two products of matrices becomes one operation.
+
+    Such sums come from the product rule; what they are made of is as large as patches or a layer's weights.
+    """
+    waiting = [node for node in graph.nodes if node.target is aten.add.Tensor]
+    while waiting:
+        total = waiting.pop()
+        if total.kwargs or len(total.args) != 2 or not all(isinstance(term, fx.Node) for term in total.args):
+            continue
+        first, second = total.args
+        alike = first.target is second.target and first.args[1:] == second.args[1:] and first.kwargs == second.kwargs
+        if first.target is aten.zeros_like.default and _shape(second) == _shape(total):
+            total.replace_all_uses_with(second)
+            continue
+        if first is second or len(first.users) > 1 or len(second.users) > 1:
+            continue
+        if alike and first.target in LINEAR and _shape(first.args[0]) == _shape(second.args[0]):
+            with graph.inserting_before(total):
+                inner = graph.call_function(aten.add.Tensor, (first.args[0], second.args[0]))
+                inner.meta["val"] = first.args[0].meta["val"]
+                outer = graph.call_function(first.target, (inner, *first.args[1:]), first.kwargs)
+            waiting.append(inner)
+        elif first.target is second.target is aten.bmm.default and _shape(first) == _shape(second):
+            with graph.inserting_before(total):
+                outer = graph.call_function(aten.baddbmm.default, (first, *second.args))
+        else:
+            continue
+        outer.meta["val"] = total.meta["val"]
+        total.replace_all_uses_with(outer)
+        for node in (total, second, first):
+            if not node.users:
+                graph.erase_node(node)
+
+
+def _shape(node: Any) -> tuple[int, ...] | None:
+    return tuple(node.meta["val"].shape) if isinstance(node, fx.Node) and "val" in node.meta else None
 
 
 def _overwrites_its_own(node: fx.Node) -> bool:

@@ -64,8 +64,8 @@ class _Output(_Bilinear):
         if len(w) == 1:
             y = functional.conv2d(x.flatten(0, 1), w[0], None, shape.stride, shape.padding, shape.dilation)
             return y.reshape(*x.shape[:2], *y.shape[1:])
-        y = w.flatten(2) @ _patches(x, shape)  # (lanes, out, n × places)
-        return y.reshape(*y.shape[:2], x.shape[1], *shape.out).transpose(1, 2)
+        apart = _apart(w.shape[1], x.shape[1], shape)
+        return _images(_matrices(w, x.shape[1], apart) @ _patches(x, shape, apart), x.shape[1], shape.out, apart)
 
     @staticmethod
     def backward(ctx: Any, y: Tensor) -> Bars:
@@ -94,8 +94,8 @@ class _Input(_Bilinear):
             like = y.new_empty(1).expand(y.shape[0] * y.shape[1], w.shape[2], *shape.image)
             x = _plain_adjoint(y.flatten(0, 1), like, w[0], shape, of_input=True)
             return x.reshape(*y.shape[:2], *x.shape[1:])
-        patches = w.flatten(2).transpose(1, 2) @ y.transpose(1, 2).flatten(2)  # (lanes, in × kernel, n × places)
-        return _overlaid(patches, y.shape[1], shape)
+        apart = _apart(w.shape[1], y.shape[1], shape)
+        return _overlaid(_matrices(w, y.shape[1], apart).mT @ _columns(y, apart), y.shape[1], shape, apart)
 
     @staticmethod
     def backward(ctx: Any, x: Tensor) -> Bars:
@@ -123,7 +123,9 @@ class _Weight(_Bilinear):
         if len(x) == 1:
             like = y.new_empty(1).expand(y.shape[2], x.shape[2], *shape.kernel)
             return _plain_adjoint(y[0], x[0], like, shape, of_input=False)[None]
-        w = y.transpose(1, 2).flatten(2) @ _patches(x, shape).transpose(1, 2)  # (lanes, out, in × kernel)
+        apart = _apart(y.shape[2], x.shape[1], shape)
+        w = _columns(y, apart) @ _patches(x, shape, apart).mT  # (lanes or lanes × n, out, in × kernel)
+        w = w.unflatten(0, (len(x), -1)).sum(1) if apart else w
         return w.reshape(*w.shape[:2], x.shape[2], *shape.kernel)
 
     @staticmethod
@@ -191,21 +193,51 @@ def _after(dim: int) -> int:
     return 1 if dim == 0 else 0
 
 
-def _patches(x: Tensor, shape: Shape) -> Tensor:
-    """What the kernel sees at each place, (lanes, in × kernel, n × places)."""
+# A lane's images lie side by side in one matrix, or `apart`, in one for each image. Apart, activations need not change
+# their places in memory, but each image needs a copy of the weight.
+
+
+def _apart(channels: int, n: int, shape: Shape) -> bool:
+    """Whether copies of the weight are smaller than what they save: as many patches as there are places."""
+    return n > 1 and channels <= shape.out[0] * shape.out[1]
+
+
+def _matrices(w: Tensor, n: int, apart: bool) -> Tensor:
+    """The weight of each lane, (lanes, out, in × kernel), or of each image, (lanes × n, …)."""
+    w = w.flatten(2)
+    return w[:, None].expand(-1, n, -1, -1).flatten(0, 1) if apart else w
+
+
+def _columns(y: Tensor, apart: bool) -> Tensor:
+    """Images as matrices, (lanes, channels, n × places) or (lanes × n, channels, places)."""
+    return y.flatten(0, 1).flatten(2) if apart else y.transpose(1, 2).flatten(2)
+
+
+def _images(columns: Tensor, n: int, size: tuple[int, int], apart: bool) -> Tensor:
+    """The inverse of `_columns`, (lanes, n, channels, height, width)."""
+    if apart:
+        return columns.reshape(-1, n, columns.shape[1], *size)
+    return columns.reshape(*columns.shape[:2], n, *size).transpose(1, 2)
+
+
+def _patches(x: Tensor, shape: Shape, apart: bool) -> Tensor:
+    """What the kernel sees at each place, (lanes, in × kernel, n × places) or (lanes × n, in × kernel, places)."""
     (vertical, horizontal) = shape.padding
     x = functional.pad(x, (horizontal, horizontal, vertical, vertical))
     for axis, size, stride, step in zip((3, 4), shape.kernel, shape.stride, shape.dilation, strict=True):
         x = x.unfold(axis, step * (size - 1) + 1, stride)[..., ::step]  # places there, the kernel's entries behind
-    return x.permute(0, 2, 5, 6, 1, 3, 4).flatten(1, 3).flatten(2)  # one copy
+    if apart:
+        return x.permute(0, 1, 2, 5, 6, 3, 4).flatten(0, 1).flatten(1, 3).flatten(2)
+    return x.permute(0, 2, 5, 6, 1, 3, 4).flatten(1, 3).flatten(2)
 
 
-def _overlaid(patches: Tensor, n: int, shape: Shape) -> Tensor:
+def _overlaid(patches: Tensor, n: int, shape: Shape, apart: bool) -> Tensor:
     """The adjoint of `_patches`: every patch is added to where it was taken from, (lanes, n, in, height, width)."""
-    lanes, rows = patches.shape[:2]
-    images = patches.reshape(lanes, rows, n, -1).transpose(1, 2).reshape(lanes * n, rows, -1)
-    x = functional.fold(images, shape.image, shape.kernel, shape.dilation, shape.padding, shape.stride)
-    return x.reshape(lanes, n, -1, *shape.image)
+    if not apart:
+        lanes, rows = patches.shape[:2]
+        patches = patches.reshape(lanes, rows, n, -1).transpose(1, 2).reshape(lanes * n, rows, -1)
+    x = functional.fold(patches, shape.image, shape.kernel, shape.dilation, shape.padding, shape.stride)
+    return x.reshape(-1, n, *x.shape[1:])
 
 
 class LaneConv2d(nn.Module):
@@ -252,5 +284,6 @@ class LaneConv2d(nn.Module):
             return functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         image = (x.shape[-2], x.shape[-1])
         shape = Shape(image, self.kernel, self.stride, self.padding, self.dilation)
-        y: Tensor = _Output.apply(x[None], self.weight[None], shape)[0]  # type: ignore[no-untyped-call]
+        # Not `[0]`, whose derivative fills a tensor with zeros first.
+        y: Tensor = _Output.apply(x[None], self.weight[None], shape).squeeze(0)  # type: ignore[no-untyped-call]
         return y if self.bias is None else y + self.bias[:, None, None]

@@ -73,7 +73,7 @@ class Program:
     loss: Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
     gradient: Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
     init: Callable[[Tensor], Slots]
-    step: Callable[[int, Tensor, Tensor, Slots], tuple[Tensor, Slots]]
+    step: Callable[[Any, Tensor, Tensor, Slots], tuple[Tensor, Slots]]
     batched: bool = True
     forward_mode: bool = True
     linear: bool = False
@@ -93,23 +93,26 @@ class Program:
             return whole
         return partial(self.compiler, (self.name, part, repr(in_dims)), whole)
 
+    def clock(self, t: int, theta: Tensor) -> int | Tensor:
+        """Step `t` as `step` gets it; as a tensor where there is a compiler, for which a number is a constant."""
+        return t if self.compiler is None else torch.full((), t, dtype=theta.dtype, device=theta.device)
+
     def advance(
         self, t: int, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor
     ) -> tuple[Tensor, Slots, Params]:
         """Step `t` for all lanes."""
-        gradient, buffers = self.lanes("gradient", self.gradient)(theta, buffers, x, y)
-        theta, slots = self.step(t, theta, gradient, slots)
-        return theta, slots, buffers
+
+        def one(t: Any, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor) -> Any:
+            gradient, buffers = self.gradient(theta, buffers, x, y)
+            return *self.step(t, theta, gradient, slots), buffers
+
+        of_all = self.lanes("advance", one, (None, 0, 0, 0, 0, 0))
+        return of_all(self.clock(t, theta), theta, slots, buffers, x, y)  # type: ignore[no-any-return]
 
     def pull(
         self, t: int, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor, out: tuple[Tensor, Slots]
     ) -> tuple[Tensor, Slots, Tensor, Tensor | None]:
         """Adjoint of step `t` for all lanes: from cotangents after it to those before it, of `x` and of `y`."""
-        gradient = torch.zeros_like(theta)
-        if not self.linear:
-            gradient = self.lanes("gradient", self.gradient)(theta, buffers, x, y)[0]
-        back = vjp(lambda theta, gradient, slots: self.step(t, theta, gradient, slots), theta, gradient, slots)[1]
-        direct, along, slots_bar = back(out)
         soft = y.is_floating_point()
 
         def forward_over_reverse(theta: Tensor, buffers: Params, x: Tensor, y: Tensor, along: Tensor) -> Any:
@@ -123,8 +126,19 @@ class Program:
             return vjp(lambda theta, x: self.gradient(theta, buffers, x, y)[0], theta, x)[1](along)
 
         through = forward_over_reverse if self.forward_mode else reverse_over_reverse
-        bars = self.lanes("adjoint", through)(theta, buffers, x, y, along)
-        return direct + bars[0], slots_bar, bars[1], bars[2] if soft else None
+
+        def one(
+            t: Any, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor, out: tuple[Tensor, Slots]
+        ) -> Any:
+            gradient = torch.zeros_like(theta) if self.linear else self.gradient(theta, buffers, x, y)[0]
+            back = vjp(lambda theta, gradient, slots: self.step(t, theta, gradient, slots), theta, gradient, slots)[1]
+            direct, along, slots_bar = back(out)
+            bars = through(theta, buffers, x, y, along)
+            return direct + bars[0], slots_bar, *bars[1:]
+
+        of_all = self.lanes("pull", one, (None, 0, 0, 0, 0, 0, 0))
+        bar, slots_bar, x_bar, *y_bar = of_all(self.clock(t, theta), theta, slots, buffers, x, y, out)
+        return bar, slots_bar, x_bar, y_bar[0] if soft else None
 
 
 @dataclass(eq=False)
