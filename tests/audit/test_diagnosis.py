@@ -308,3 +308,17 @@ def test_causes_are_written_and_read_again() -> None:
     for cause in Cause:
         assert cause.label
         assert cause.sentence.endswith(".")
+
+
+def test_steps_that_the_attacker_was_not_told_of_explain_more_than_the_search() -> None:
+    task, examples = image_task(), pictures(1, 10)
+    for epochs, told, expected in ((3, False, True), (3, True, False), (1, False, False)):
+        recipe = Recipe(SGD(0.1), epochs=epochs)
+        (only,) = play(task, [examples], recipe, Federation(), Stream.from_seed(0))
+        evidence = gather(only.captures[0].exchanges[-1], examples, Setting(task, recipe), told)
+        assert evidence.untold is expected
+        finding = Finding(torch.zeros(1, *examples.x.shape), examples.y[None], status=torch.tensor([0]))
+        found = diagnose(
+            evidence, finding, 0, score(finding.inputs[0], examples.y, examples, task.spec).scores, fit=1.0
+        )
+        assert (Cause.UNTOLD in found, Cause.STUCK in found) == (expected, not expected)

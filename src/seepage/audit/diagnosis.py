@@ -38,6 +38,7 @@ class Cause(StrEnum):
     SATURATED = "saturated"
     LABELS_WRONG = "labels-wrong"
     BATCH_NORM = "batch-norm-train"
+    UNTOLD = "steps-untold"
     NO_GUESS = "no-guess"
     DIVERGED = "diverged"
     NOT_REDUCED = "not-reduced"
@@ -73,6 +74,11 @@ _WORDS = {
         "batch statistics",
         "The client normalised every batch by that batch's own mean and spread, which mixes its examples in the update "
         "and takes brightness and contrast out of it.",
+    ),
+    Cause.UNTOLD: (
+        "steps not known",
+        "The client made several local steps, and the attacker was not told how: the attack looked for data that would "
+        "explain the update more simply.",
     ),
     Cause.NO_GUESS: ("no guess", "The attack gave no guess for some of the examples."),
     Cause.DIVERGED: ("diverged", "The attack's search ran into numbers that are not finite."),
@@ -121,6 +127,7 @@ class Evidence:
         changed: size of what the defence changed over the size of the update without it; 0 without a defence.
         mismatch: between the update and what the true examples give as far as it can be simulated; noise and the order
             of batches cannot.
+        untold: whether the client made several steps that the attacker was told nothing about.
     """
 
     examples: int
@@ -129,15 +136,17 @@ class Evidence:
     batch_norm: bool = False
     changed: float = 0.0
     mismatch: float = 0.0
+    untold: bool = False
 
 
-def gather(exchange: Exchange, examples: Examples, setting: Setting) -> Evidence:
+def gather(exchange: Exchange, examples: Examples, setting: Setting, told: bool = True) -> Evidence:
     """Look at an update and at the examples behind it.
 
     Args:
         exchange: the last one that was attacked.
         examples: the client's.
         setting: the federation.
+        told: whether the attacker knows the recipe.
 
     Example:
         >>> from seepage.spec import DataSpec
@@ -145,7 +154,7 @@ def gather(exchange: Exchange, examples: Examples, setting: Setting) -> Evidence
         >>> nothing = {name: torch.zeros_like(p) for name, p in task.params.items()}
         >>> exchange = Exchange(0, task.params, nothing, "update", {})
         >>> gather(exchange, Examples(torch.ones(1, 1, 2, 2), torch.tensor([0])), Setting(task, Recipe()))
-        Evidence(examples=1, empty=True, certain=False, batch_norm=False, changed=0.0, mismatch=nan)
+        Evidence(examples=1, empty=True, certain=False, batch_norm=False, changed=0.0, mismatch=nan, untold=False)
     """
     task, recipe = setting.task, setting.recipe
     normalised = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in task.module.modules())
@@ -156,6 +165,7 @@ def gather(exchange: Exchange, examples: Examples, setting: Setting) -> Evidence
         recipe.train and normalised,
         _changed(exchange, examples, setting),
         mismatch(exchange, examples, setting),
+        not told and recipe.steps(len(examples)) > 1,
     )
 
 
@@ -264,11 +274,13 @@ def diagnose(
         Cause.SATURATED: evidence.certain,
         Cause.LABELS_WRONG: _labels_wrong(finding, client, values, evidence.examples),
         Cause.BATCH_NORM: evidence.batch_norm and not _labels_alone(finding),
+        Cause.UNTOLD: evidence.untold and not _labels_alone(finding),
         Cause.NO_GUESS: _guessed(finding, client) < evidence.examples,
     }
     causes = [cause for cause, applies in holds.items() if applies]
     if not evidence.empty:  # how a search for nothing ended explains nothing
-        causes += _search(finding, client, fit - evidence.mismatch)
+        # An attacker who is not told the steps minimises something else than what `mismatch` simulates.
+        causes += _search(finding, client, math.nan if evidence.untold else fit - evidence.mismatch)
     return tuple(causes) or (Cause.UNEXPLAINED,)
 
 
