@@ -167,14 +167,15 @@ class DefenceSuite:
         first, second = case.defence, Doubling()
         for one, other in ((first, second), (second, first)):
             chained = chain(one, other)
+            examples = other.on_data(one.on_data(images(4), ONE / 0), ONE / 1)
             update = other.on_update(one.on_update(an_update(), ONE / 0), ONE / 1)
             weights = other.on_weights(one.on_weights(an_update(), ONE / 0), ONE / 1)
             seen = other.on_global(one.on_global(an_update(), ONE / 0), ONE / 1)
             assert_all_close(
                 after_each_hook(chained, ONE),
                 [
-                    other.on_data(one.on_data(images(4), ONE / 0), ONE / 1).x,
-                    images(4).y,
+                    examples.x,
+                    examples.y,
                     other.on_example_gradient(one.on_example_gradient(ANY, ONE / 0), ONE / 1),
                     other.on_gradient(one.on_gradient(ANY, ONE / 0), ONE / 1),
                     flat(update),

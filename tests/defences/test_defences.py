@@ -10,17 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from common.defence_suite import ANY, ONE, OTHER, DefenceCase, DefenceSuite, an_update
-from common.nets import flat, image_task, images, numbers
+from common.nets import CLASSES, flat, image_task, images, numbers
 from seepage.audit.values import build
 from seepage.defences import (
     DEFENCES,
+    QSGD,
     Clip,
+    ClipExamples,
+    ClipLayers,
     Defence,
+    FedCdp,
     GaussianNoise,
     GradientNoise,
+    LaplacianNoise,
+    LocalDp,
+    Mixup,
     NoDefence,
     RandomPruning,
+    Sign,
     TopK,
+    UniformQuantise,
     WeightNoise,
     WeightSparsify,
     chain,
@@ -38,7 +47,23 @@ CASES = [
     DefenceCase(NoDefence(), off=NoDefence()),
     DefenceCase(GaussianNoise(0.05), off=GaussianNoise(0.0)),
     DefenceCase(Clip(0.05), off=Clip(1e30)),
+    DefenceCase(ClipLayers(0.05), off=ClipLayers(1e30)),
+    DefenceCase(ClipExamples(0.05), off=ClipExamples(1e30)),
+    DefenceCase(LaplacianNoise(0.05), off=LaplacianNoise(0.0)),
+    DefenceCase(LocalDp(norm=0.05, sensitivity=0.01), off=LocalDp(norm=1e30, sensitivity=0.0)),
+    DefenceCase(FedCdp(norm=0.05), off=FedCdp(norm=1e30, std=0.0)),
+    DefenceCase(FedCdp(norm=0.05, snr=-10.0), off=FedCdp(norm=1e30, snr=300.0)),
+    DefenceCase(Mixup(1.0, classes=CLASSES), off=Mixup(0.0, classes=CLASSES)),
     DefenceCase(TopK(0.2), off=TopK(1.0)),
+    DefenceCase(TopK(0.2, per_tensor=True), off=TopK(1.0, per_tensor=True)),
+    DefenceCase(TopK(0.2, per_tensor=True, strict=True), off=TopK(1.0)),
+    # So few bits are never plain training: that the finest levels come near to it is tested apart.
+    DefenceCase(UniformQuantise(3), off=NoDefence()),
+    DefenceCase(UniformQuantise(3, stochastic=True), off=NoDefence()),
+    DefenceCase(QSGD(3), off=NoDefence()),
+    DefenceCase(QSGD(3, "max"), off=NoDefence()),
+    DefenceCase(Sign(), off=NoDefence()),
+    DefenceCase(Sign(scaled=True, keep_zero=True, by_size=False), off=NoDefence()),
     DefenceCase(WeightNoise(0.05, clip=0.5), off=WeightNoise(0.0, clip=inf)),
     DefenceCase(WeightNoise(0.05, kind="laplacian", by_row=True, restore=True), off=WeightNoise(0.0, restore=True)),
     DefenceCase(WeightSparsify(0.3), off=WeightSparsify(0.0)),
@@ -53,6 +78,10 @@ CASES = [
     ],
     DefenceCase(GradientNoise(0.05, "laplacian", "example", reuse=True), off=GradientNoise(0.0, "laplacian")),
     DefenceCase(RandomPruning(0.3, "example", reuse=True), off=RandomPruning(0.0, "example", reuse=True)),
+    DefenceCase(
+        chain(Mixup(1.0, classes=CLASSES), FedCdp(0.5), ClipLayers(0.05), TopK(0.5), QSGD(7)),
+        off=chain(Mixup(0.0, classes=CLASSES), FedCdp(1e30, std=0.0), ClipLayers(1e30), TopK(1.0)),
+    ),
     DefenceCase(chain(Clip(0.05), GaussianNoise(0.01), TopK(0.5)), off=chain(Clip(1e9), GaussianNoise(0.0), TopK(1.0))),
 ]
 
@@ -365,6 +394,23 @@ def test_parts_of_a_chain_draw_from_streams_of_their_own() -> None:
         (lambda: RandomPruning(1.0), r"`probability` in \[0, 1\), got 1.0"),
         (lambda: RandomPruning(where="here"), "`where` to be one of .*, got 'here'"),
         (lambda: WeightSparsify(1.0), r"`share` in \[0, 1\), got 1.0"),
+        (lambda: UniformQuantise(1), "`bits` from 2 to 32, got 1; .*`sign`"),
+        (lambda: UniformQuantise(33), "`bits` from 2 to 32, got 33"),
+        (lambda: QSGD(0), "`levels` of at least 1, got 0; one level"),
+        (lambda: QSGD(norm="l1"), "`norm` to be 'euclidean' or 'max', got 'l1'"),
+        (lambda: Sign(slope=0.0), "`slope` above 0, got 0.0; the larger"),
+        (lambda: ClipExamples(0.0), "`norm` above 0, got 0.0; a large one"),
+        (lambda: ClipLayers(-1.0), "`norm` above 0, got -1.0; a large one"),
+        (lambda: LaplacianNoise(-1.0), "`scale` of at least 0, got -1.0; 0 adds nothing"),
+        (lambda: Mixup(-1.0), "`alpha` of at least 0, got -1.0; 0 mixes nothing"),
+        (lambda: Mixup(classes=1), "`classes` of at least 2, got 1; leave it out"),
+        (lambda: LocalDp(norm=0.0), "`norm` above 0, got 0.0; a large one"),
+        (lambda: LocalDp(sensitivity=-1.0), "`sensitivity` of at least 0, got -1.0; 0 adds no noise"),
+        (lambda: LocalDp(epsilon=0.0), "`epsilon` above 0, got 0.0; the smaller"),
+        (lambda: LocalDp(delta=1.0), r"`delta` in \(0, 1\), got 1.0; below"),
+        (lambda: FedCdp(norm=0.0), "`norm` above 0, got 0.0; a large one"),
+        (lambda: FedCdp(std=-1.0), "`std` of at least 0, got -1.0; 0 adds no noise"),
+        (lambda: FedCdp(layers=(3, 0)), r"every one of `layers` to be at least 1, got \(3, 0\); they count"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(build, message: str) -> None:

@@ -2,22 +2,40 @@
 
 from seepage.defences.base import Defence, NoDefence, chain
 from seepage.defences.clip import Clip
+from seepage.defences.clip_examples import ClipExamples
+from seepage.defences.clip_layers import ClipLayers
+from seepage.defences.fed_cdp import FedCdp
 from seepage.defences.gradient_noise import GradientNoise
+from seepage.defences.laplacian_noise import LaplacianNoise
+from seepage.defences.local_dp import LocalDp
+from seepage.defences.mixup import Mixup
 from seepage.defences.noise import GaussianNoise
 from seepage.defences.prune import RandomPruning
+from seepage.defences.qsgd import QSGD
+from seepage.defences.sign import Sign
 from seepage.defences.top_k import TopK
+from seepage.defences.uniform_quantise import UniformQuantise
 from seepage.defences.weight_noise import WeightNoise
 from seepage.defences.weight_sparsify import WeightSparsify
 
 __all__ = [
     "DEFENCES",
+    "QSGD",
     "Clip",
+    "ClipExamples",
+    "ClipLayers",
     "Defence",
+    "FedCdp",
     "GaussianNoise",
     "GradientNoise",
+    "LaplacianNoise",
+    "LocalDp",
+    "Mixup",
     "NoDefence",
     "RandomPruning",
+    "Sign",
     "TopK",
+    "UniformQuantise",
     "WeightNoise",
     "WeightSparsify",
     "chain",
@@ -25,5 +43,23 @@ __all__ = [
 
 DEFENCES: dict[str, type[Defence]] = {
     kind.name: kind
-    for kind in (NoDefence, GaussianNoise, Clip, TopK, WeightNoise, WeightSparsify, GradientNoise, RandomPruning)
+    for kind in (
+        NoDefence,
+        GaussianNoise,
+        LaplacianNoise,
+        Clip,
+        ClipLayers,
+        ClipExamples,
+        LocalDp,
+        FedCdp,
+        TopK,
+        UniformQuantise,
+        QSGD,
+        Sign,
+        WeightNoise,
+        WeightSparsify,
+        GradientNoise,
+        RandomPruning,
+        Mixup,
+    )
 }

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from seepage.defences.wire import Wire
 from seepage.spec import Examples
 from seepage.streams import Stream
 
@@ -66,6 +67,25 @@ class Defence:
         The released code of zhao2023 defends both snapshots that its attacker compares.
         """
         return weights
+
+    def wire(self, before: Wire) -> Wire:
+        """How what is sent can be written after this defence, if it could be written as `before` without it."""
+        return before
+
+    def wire_bytes(self, sent: Params) -> int:
+        """Bytes that a client puts on the wire.
+
+        Args:
+            sent: the message as the defence left it: an update or a gradient, or weights after a defence of weights.
+
+        Example:
+            >>> import torch
+            >>> from seepage.defences import UniformQuantise
+            >>> sent = {"w": torch.ones(1000)}
+            >>> NoDefence().wire_bytes(sent), UniformQuantise(bits=3).wire_bytes(sent)
+            (4000, 379)
+        """
+        return self.wire(Wire()).bytes(sent)
 
 
 @dataclass(frozen=True)
@@ -142,6 +162,12 @@ class Chain(Defence):
         for i, part in enumerate(self.parts):
             weights = part.on_global(weights, rng / i)
         return weights
+
+    def wire(self, before: Wire) -> Wire:
+        """Every part in order."""
+        for part in self.parts:
+            before = part.wire(before)
+        return before
 
 
 def chain(*parts: Defence) -> Defence:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seepage.defences.base import Defence, NoDefence
 from seepage.defences.placed import Placed, Where
+from seepage.defences.wire import Wire
 from seepage.streams import Stream
 
 __all__ = ["GradientNoise"]
@@ -81,3 +82,7 @@ class GradientNoise(Placed):
             one, other = torch.empty(2, *gradient.shape, dtype=dtype).exponential_(generator=generator)
             noise = one - other
         return gradient + self.scale * noise.to(gradient)
+
+    def wire(self, before: Wire) -> Wire:
+        """Floats: nothing is zero or on a level any more, where what is sent is noised."""
+        return Wire() if self.where == "update" else before

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from seepage.defences.base import Defence, NoDefence
+from seepage.defences.wire import Wire
 from seepage.streams import Stream
 
 __all__ = ["GaussianNoise"]
@@ -41,3 +42,7 @@ class GaussianNoise(Defence):
             name: u + self.std * (rng / name).normal(*u.shape, dtype=u.dtype, device=u.device)
             for name, u in update.items()
         }
+
+    def wire(self, before: Wire) -> Wire:
+        """Floats: nothing is zero or on a level any more."""
+        return Wire()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seepage.defences.base import Defence
 from seepage.defences.placed import Placed, Where
+from seepage.defences.wire import Wire
 from seepage.streams import Stream
 
 __all__ = ["RandomPruning"]
@@ -68,3 +69,7 @@ class RandomPruning(Placed):
             return (1 - self.probability) * gradient
         kept = torch.rand(gradient.shape, generator=rng.generator()) >= self.probability
         return gradient * kept.to(gradient.device)
+
+    def wire(self, before: Wire) -> Wire:
+        """Zeros are left out, where what is sent is pruned."""
+        return replace(before, sparse=True) if self.where == "update" else before

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.defences.base import Defence, NoDefence
+from seepage.defences.wire import Wire
 from seepage.streams import Stream
 
 __all__ = ["WeightNoise"]
@@ -82,6 +83,10 @@ class WeightNoise(Defence):
     def on_global(self, weights: dict[str, Tensor], rng: Stream) -> dict[str, Tensor]:
         """The same, in the reading that covers the global model too."""
         return self.on_weights(weights, rng) if self.both else weights
+
+    def wire(self, before: Wire) -> Wire:
+        """Floats: nothing is zero or on a level any more."""
+        return Wire()
 
     def _defended(self, w: Tensor, rng: Stream | None) -> Tensor:
         factor = (self._norm(w) / self.clip).clamp(min=1)  # eq. (11)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.defences.base import Defence
+from seepage.defences.wire import Wire
 from seepage.streams import Stream
 
 __all__ = ["WeightSparsify"]
@@ -69,6 +70,10 @@ class WeightSparsify(Defence):
     def on_global(self, weights: dict[str, Tensor], rng: Stream) -> dict[str, Tensor]:
         """The same, in the reading that covers the global model too."""
         return self.on_weights(weights, rng) if self.both else weights
+
+    def wire(self, before: Wire) -> Wire:
+        """Weights that are zero are left out; others are floats, whatever was done to the update."""
+        return Wire(sparse=True)
 
     def _quantile(self, sizes: Tensor) -> Tensor:
         # `torch.quantile` refuses large tensors. It interpolates, so all up to the next place are under its answer.
