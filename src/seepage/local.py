@@ -125,6 +125,7 @@ def _train(
     keep_every: int | None,
     compiled: bool = False,
 ) -> tuple[Params, Params]:
+    defence = defence.fitted(params)
     masks = None if rng is None else (rng / "dropout").generator()
     buffers = task.buffers if buffers is None else buffers
 

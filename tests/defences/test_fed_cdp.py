@@ -7,8 +7,8 @@ import torch
 
 from common.defence_suite import ONE
 from common.nets import flat, image_task, images, numbers
-from seepage.defences import ClipExamples, FedCdp, NoDefence
-from seepage.local import answer
+from seepage.defences import Clip, ClipExamples, FedCdp, NoDefence, chain
+from seepage.local import answer, local_update
 from seepage.recipe import SGD, Recipe
 
 LAYERS = (20_000, 30_000)
@@ -73,3 +73,23 @@ def test_the_clipping_is_what_is_expected() -> None:
 def test_layers_that_do_not_fit_the_model_are_refused() -> None:
     with pytest.raises(ValueError, match="`layers` to sum to the 7 parameters of the model, got 5; set it to tuple"):
         FedCdp(layers=(2, 3)).on_example_gradient(numbers(7), ONE)
+
+
+def test_layers_are_those_of_the_model_unless_named() -> None:
+    params = {"w": numbers(2, 3), "b": numbers(2)}
+    assert FedCdp().fitted(params).layers == (6, 2)  # type: ignore[attr-defined]
+    assert FedCdp(layers=(8,)).fitted(params).layers == (8,)  # type: ignore[attr-defined]
+    (clip, cdp) = chain(Clip(1.0), FedCdp()).fitted(params).parts  # type: ignore[attr-defined]
+    assert (clip, cdp.layers) == (Clip(1.0), (6, 2))
+
+
+def test_a_client_clips_every_tensor_by_itself() -> None:
+    task, examples = image_task(), images(1)
+    recipe = Recipe(sends="gradient")
+    plain, clipped = (
+        local_update(task, task.params, recipe.schedule(examples.x, examples.y), recipe, defence)
+        for defence in (NoDefence(), FedCdp(norm=1e-3, std=0.0))
+    )
+    for name, tensor in plain.items():
+        expected = tensor * min(1.0, 1e-3 / float(tensor.norm()))
+        torch.testing.assert_close(clipped[name], expected, rtol=1e-6, atol=1e-12)

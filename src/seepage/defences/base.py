@@ -41,6 +41,10 @@ class Defence:
         """This defence without its noise: all of it that an attacker who knows it can simulate."""
         return self
 
+    def fitted(self, params: Params) -> Defence:
+        """Before training: this defence with what it must know of the model, such as where one layer ends."""
+        return self
+
     def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
         """Before training: the client's examples."""
         return examples
@@ -126,6 +130,10 @@ class Chain(Defence):
     def expected(self) -> Defence:
         """Each part without its noise."""
         return Chain(tuple(part.expected for part in self.parts))
+
+    def fitted(self, params: Params) -> Defence:
+        """Each part to the same model."""
+        return Chain(tuple(part.fitted(params) for part in self.parts))
 
     def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
         """Every part in order."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from seepage.defences.base import Defence
+from seepage.defences.base import Defence, Params
 from seepage.defences.clip import clipped
 from seepage.defences.gradient_noise import GradientNoise
 from seepage.streams import Stream
@@ -31,13 +31,13 @@ class FedCdp(Defence):
         std: σ in eq. (18); the noise has deviation σC.
         snr: in decibels, gives the noise by the clipped gradient of each layer instead of by `std`: its variance is the
             mean square of that gradient over 10^(snr/10).
-        layers: numbers of parameters of the layers, in the order of the module's parameters:
-            `tuple(p.numel() for p in task.params.values())`. Without them the whole gradient is one layer.
+        layers: numbers of parameters of the layers, in the order of the module's parameters; found out when a client
+            trains, one for each tensor, where left empty.
 
     Note:
-        Paper and code go layer by layer, so that either preset wants `layers` beside it. The text of yue2023 has C = 4:
-        `as_paper`. Its released code has C = 2, which is `as_code`; it measures a layer by its variance instead of its
-        mean square, and neither clips nor noises the first example of a batch, which is not done here.
+        The text of yue2023 has C = 4: `as_paper`. Its released code has C = 2, which is `as_code`; it measures a layer
+        by its variance instead of its mean square, and neither clips nor noises the first example of a batch, which is
+        not done here.
         Yue2023 gives ε from 108 to 1 for an `snr` from −20 to 0 dB: the wrong way round, as more noise has less of it.
 
     Example:
@@ -73,6 +73,10 @@ class FedCdp(Defence):
     def expected(self) -> Defence:
         """The clipping alone."""
         return replace(self, std=0.0, snr=None)
+
+    def fitted(self, params: Params) -> Defence:
+        """With the sizes of the model's tensors, unless layers were named."""
+        return self if self.layers else replace(self, layers=tuple(p.numel() for p in params.values()))
 
     def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
         """Clipped, eq. (17), and noised, eq. (18)."""
