@@ -423,6 +423,13 @@ def test_a_limited_reproduction_attacks_that_many_clients(papers: Path, tmp_path
     assert {row["client"] for row in strictly(result.stdout)} == {"0", "1"}
 
 
+def test_a_reproduction_that_has_no_time_left_says_what_is_left(papers: Path, tmp_path: Path) -> None:
+    result = seepage("reproduce", "someone2020/table1", "--minutes", 0, "--out", tmp_path / "out")
+    assert "1 of the trials are left for another run of the same command." in " ".join(result.stderr.split())
+    again = seepage("reproduce", "someone2020/table1", "--minutes", 60, "--out", tmp_path / "out")
+    assert (again.exit_code, "are left" in again.stderr) == (0, False)
+
+
 def test_an_unknown_experiment_is_said_with_the_known_ones(papers: Path) -> None:
     assert "expected one of ['someone2020/table1'], got 'someone2021'" in complaint(seepage("reproduce", "someone2021"))
 

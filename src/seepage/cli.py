@@ -128,6 +128,9 @@ def reproduce(
         list[str] | None, typer.Option("--case", help="Run this case alone, by name; may be given several times.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Attack at most that many clients.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0, help="Begin no trial after so many; run again to go on.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for results; default: seepage-results/NAME.")
     ] = None,
@@ -147,7 +150,7 @@ def reproduce(
             raise SpecError(f"expected one of {sorted(found)}, got {name!r}")
         experiment = read_experiment(found[name], seed=seed)
         folder = out or Path("seepage-results") / name
-        _perform(experiment, folder, device, data, limit, case)
+        _perform(experiment, folder, device, data, limit, case, minutes)
         index, rows, _ = read_rows(folder)
         page = _write_report(folder, [])
         if as_json:
@@ -241,7 +244,9 @@ def _perform(
     data: Path | None,
     limit: int | None = None,
     cases: list[str] | None = None,
+    minutes: float | None = None,
 ) -> None:
+    left = 0
     chosen = _device(device)
     if out.exists() and not out.is_dir():
         raise SpecError(f"--out: expected a folder, or none yet, got the file {out}")
@@ -251,6 +256,8 @@ def _perform(
         inner = progress.add_task("", total=None, visible=False)
 
         def listen(number: int, count: int, trial: Trial, event: str) -> None:
+            nonlocal left
+            left += event == "late"
             if event.startswith("note: "):
                 say.print(f"[dim]{escape(event)}[/dim]", soft_wrap=True)
                 return
@@ -267,7 +274,16 @@ def _perform(
 
         try:
             with watching(watch):
-                run(experiment, out, device=chosen, data=data, limit=limit, cases=cases, listener=listen)
+                run(
+                    experiment,
+                    out,
+                    device=chosen,
+                    data=data,
+                    limit=limit,
+                    cases=cases,
+                    minutes=minutes,
+                    listener=listen,
+                )
         except KeyboardInterrupt:
             progress.stop()
             say.print(
@@ -275,6 +291,8 @@ def _perform(
                 soft_wrap=True,
             )
             raise typer.Exit(130) from None
+    if left:
+        say.print(f"{left} of the trials are left for another run of the same command.", soft_wrap=True)
 
 
 def _name(trial: Trial) -> str:

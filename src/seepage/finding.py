@@ -27,6 +27,7 @@ class Finding:
         features: what entered the linear layer named `layer`, where inputs themselves are out of reach,
             (clients, n, width).
         layer: the path of that layer in the module.
+        params: the model that a client would have trained alone, by parameter name, (clients, …).
     """
 
     inputs: Tensor | None = None
@@ -37,3 +38,4 @@ class Finding:
     confidence: Tensor | None = None
     features: Tensor | None = None
     layer: str | None = None
+    params: dict[str, Tensor] | None = None

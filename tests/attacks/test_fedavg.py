@@ -21,6 +21,7 @@ from seepage.attacks import (
     SharedVariables,
     UnknownCount,
     UnknownSchedule,
+    fedavg,
 )
 from seepage.attacks.fedavg import aligned_orders, epoch_schedule
 from seepage.attacks.fedavg_unknown import misfit, schedules
@@ -293,6 +294,57 @@ def test_clients_with_other_optimisers_are_simulated(optimiser: SGD | Adam) -> N
     truth = Finding(clients(1, 3)["client 0"].x[None], clients(1, 3)["client 0"].y[None])
     still = seen(Recipe(optimiser, epochs=2, batch_size=2, shuffle=False), n=3)
     assert float(misfit(still, truth)) < 1e-20
+
+
+CLIENTS_OPTIMISERS = [
+    SGD(0.1),
+    SGD(0.1, momentum=0.9),
+    SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    Adam(0.01),
+    Adam(0.01, weight_decay=0.1),
+]
+
+
+@pytest.mark.parametrize("n", [4, 5])  # with and without a short last batch
+@pytest.mark.parametrize("optimiser", CLIENTS_OPTIMISERS, ids=str)
+def test_the_truth_in_its_own_order_leaves_nothing_of_the_objective(
+    monkeypatch: pytest.MonkeyPatch, optimiser: SGD | Adam, n: int
+) -> None:
+    task, recipe, own = image_task(mlp), Recipe(optimiser, epochs=3, batch_size=2), clients(1, n)["client 0"]
+    (only,) = play(task, [own], recipe, Federation(), Stream.from_seed(0))
+    (secret,) = only.secrets
+    view = observe([(only.captures[0], secret)], Setting(task, recipe), BATCHED)
+    # Labels are told batch by batch in ascending order, so that is how the examples lie in their batches.
+    orders = torch.stack(
+        [torch.cat([b[own.y[b].argsort(stable=True)] for b in order.split(2)]) for order in secret.orders]
+    )
+    assert own.y[orders].equal(view.batch_labels[0])
+    assert not orders[0].equal(orders[1])
+    monkeypatch.setattr(fedavg, "normal_lanes", lambda *_: own.x[orders][None, None])
+    assert first_objective(FedAvg(tv=0.0, within="label", steps=0), view) < 1e-20
+    assert first_objective(FedAvg(tv=0.0, distance="cosine", steps=0), view) < 1e-12
+    monkeypatch.setattr(fedavg, "normal_lanes", lambda *_: own.x[orders.flip(1)][None, None])
+    assert first_objective(FedAvg(0.0, tv=0.0, steps=0), view) > 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("optimiser", [SGD(0.1, momentum=0.9, weight_decay=0.1), Adam(0.01)], ids=str)
+def test_every_baseline_attacks_other_optimisers_or_says_why_not(kind: type[FedAvg], optimiser: SGD | Adam) -> None:
+    recipe = Recipe(optimiser, epochs=2, batch_size=2)
+    view, attack = seen(recipe, n=3), kind(0.1, tv=1e-5, clip=0.1, lr=0.05, steps=25)
+    if kind is FedSGD and isinstance(optimiser, Adam):
+        with pytest.raises(NotApplicable, match=r"clients that use SGD.* got Adam"):
+            attack(view, RNG)
+    else:
+        finding = attack(view, RNG)
+        assert (finding.objective < finding.first_objective).all()
+
+
+def test_hidden_labels_of_clients_that_use_adam_are_counted_by_the_one_method_that_simulates_it() -> None:
+    view = seen(Recipe(Adam(0.01), epochs=2, batch_size=2), n=3, threat=THREATS["honest-server"])
+    with pytest.raises(NotApplicable, match=r"clients that use SGD.* got Adam; use the method 'rlu'"):
+        FedAvg(**SHORT)(view, RNG)
+    assert FedAvg(labels="rlu", **SHORT)(view, RNG).labels.shape == (1, 3)
 
 
 @pytest.mark.parametrize("build_module", [cnn, batch_resnet])

@@ -93,6 +93,19 @@ def test_neither_learning_rate_nor_optimiser_need_be_known(lr: float) -> None:
     assert SME(steps=5)(seen(Recipe(Adam(lr), epochs=2)), RNG).objective.isfinite().all()
 
 
+@pytest.mark.parametrize("optimiser", [SGD(0.1, momentum=0.9), SGD(0.1, weight_decay=0.1), Adam(0.01)], ids=str)
+def test_clients_with_other_optimisers_and_a_short_last_batch_are_attacked(optimiser: SGD | Adam) -> None:
+    finding = SME(tv=1e-4, lr=0.05, steps=30)(seen(Recipe(optimiser, epochs=2, batch_size=2), 3), RNG)
+    assert (finding.objective < 0.9 * finding.first_objective).all()
+
+
+def test_at_the_truth_nothing_is_left_of_a_first_step_with_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, secret = seen(Recipe(SGD(0.5, momentum=0.9, nesterov=True))), clients(1, 2)["client 0"]
+    begun_at(monkeypatch, secret.x[secret.y.argsort(stable=True)])
+    finding = SME(alpha=0.0, tv=0.0, steps=1)(view, RNG)
+    assert abs(float(finding.first_objective[0])) < 1e-12
+
+
 def test_the_length_of_the_update_does_not_matter() -> None:
     # α = 0 keeps the surrogate where it is, so that the update enters by its direction alone.
     attack, view = SME(alpha=0.0, alpha_lr=0.0, steps=10), seen(LOCAL)

@@ -212,8 +212,8 @@ def test_the_embedded_audit_attacks_four_clients_behind_each_defence_and_measure
 
 
 FIELDS = {
-    "data": ["name", "public", "raw", "size", "split"],
-    "clients": ["alpha", "count", "examples", "partition", "skip"],
+    "data": ["dtype", "name", "public", "raw", "size", "split"],
+    "clients": ["alpha", "count", "examples", "fewer", "partition", "skip"],
     "model": ["name", "options", "pretraining"],
     "recipe": ["batch_norm", "batch_size", "epochs", "optimiser", "sends", "sends_buffers", "shuffle"],
     "federation": ["group", "per_round", "rounds", "server_lr", "visible"],
@@ -356,6 +356,14 @@ WRONG: dict[str, tuple[str, list[object]]] = {
     "no client": ("clients = { count = 0 }", ["clients: expected `count` of at least 1, got 0"]),
     "no example": ("clients = { examples = 0 }", ["clients: expected `examples` of at least 1", "got 0"]),
     "no skew": ('clients = { partition = "dirichlet", alpha = 0 }', ["clients: expected `alpha` above 0, got 0.0"]),
+    "fewer of how many": (
+        'clients = { partition = "owner", fewer = true }',
+        ["clients: expected `examples`, the most per client", "got None and 'owner'"],
+    ),
+    "fewer of those dealt evenly": (
+        'clients = { partition = "iid", examples = 2, fewer = true }',
+        ["clients: ", "`partition = 'owner'` or 'dirichlet' beside `fewer = true`", "got 2 and 'iid'"],
+    ),
     "fewer than no public example": ("data = { public = -1 }", ["data: expected `public` of at least 0, got -1"]),
     "round before the first": ("watch = { round = -1 }", ["watch: expected `round` of at least 0, got -1"]),
     "nobody watched": ("watch = { clients = 0 }", ["watch: expected `clients` of at least 1", "got 0"]),

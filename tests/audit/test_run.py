@@ -276,6 +276,62 @@ def test_clients_of_different_sizes_are_attacked_in_one_run(tmp_path: Path) -> N
     assert {view.count for view in Grey.seen} == set(sizes)
 
 
+WRITERS = """
+import torch
+from seepage.data import Dataset
+from seepage.spec import DataSpec, Examples
+
+def table():
+    def half(n):
+        return Examples(torch.arange(4.0 * n).reshape(n, 4) / (4 * n), torch.arange(n) % 2)
+    owner = torch.tensor([0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3])
+    return Dataset('mine', DataSpec((4,), classes=2), half(11), half(4), owner, ('a', 'b'), 'mine', 'here')
+"""
+
+
+def of_writers(**changed: Any) -> Experiment:
+    clients = {"count": 4, "examples": 3, "partition": "owner", "fewer": True}
+    return tiny(**{"data": {"name": "writers:table"}, "clients": clients, "attack": ["grey"], **changed})
+
+
+def test_owners_with_fewer_examples_are_attacked_beside_the_others_and_alike_in_any_company(here: Path) -> None:
+    (here / "writers.py").write_text(WRITERS)
+    attack = {"name": "fedavg-leakage", "steps": 3, "lr": 0.05}
+    recipe = {"epochs": 2, "batch_size": 2}
+    alike = {"recipe": recipe, "attack": [attack, "grey"], "threat": ["label-aware-server"]}
+    rows = perform(of_writers(**alike), here / "together").read()
+    assert not rows["outcome"].str.startswith(("error", "not")).any()
+    found = rows[(rows["metric"] == "mae") & (rows["attack"] == "fedavg-leakage")]
+    assert found.groupby("client").size().to_dict() == {"0": 1, "1": 2, "2": 3, "3": 3}
+    assert [(view.clients, view.count) for view in Grey.seen] == [(("0",), 1), (("1",), 2), (("2", "3"), 3)]
+    alone = perform(of_writers(**alike, watch={"together": 1}), here / "alone").read()
+    kept = ["attack", "client", "item", "metric", "value"]
+    one, other = (part[kept].sort_values(kept[:-1]).reset_index(drop=True) for part in (rows, alone))
+    pd.testing.assert_frame_equal(one, other, rtol=1e-4)
+
+
+def test_without_leave_owners_with_fewer_examples_are_passed_over(here: Path) -> None:
+    (here / "writers.py").write_text(WRITERS)
+    clients = {"count": 4, "examples": 3, "partition": "owner"}
+    with pytest.raises(SpecError, match="clients: expected 4 owners with at least 3 examples, got 2 of 4"):
+        perform(of_writers(clients=clients), here / "out")
+
+
+def test_a_size_that_an_attack_has_nothing_to_say_about_leaves_the_others_measured(here: Path) -> None:
+    (here / "writers.py").write_text(WRITERS)
+    # A linear model: no unit sees some examples of a batch and not others, while a single example is read off.
+    experiment = of_writers(model={"name": "linear"}, attack=["analytic"], recipe={"sends": "gradient"})
+    table = perform(experiment, here / "out")
+    rows = table.read()
+    assert set(rows.loc[rows["metric"] == "mae", "client"]) == {"0"}
+    refused = rows.loc[rows["metric"] == "none", "outcome"]
+    assert len(refused) == 2  # two examples, and three
+    assert refused.str.startswith("not applicable: expected single examples").all()
+    events: list[str] = []
+    perform(experiment, here / "out", listener=lambda *event: events.append(event[-1]))
+    assert events[-1] == "skip"
+
+
 def test_of_an_aggregate_the_attacker_sees_one_message_with_the_data_of_all(tmp_path: Path) -> None:
     experiment = tiny(
         federation={"visible": "aggregate"},
@@ -636,3 +692,11 @@ def test_a_case_can_be_run_alone_and_the_others_later(tmp_path: Path) -> None:
     assert [event for _, _, event in heard if event in ("skip", "start")] == ["start", "skip"]
     with pytest.raises(SpecError, match=r"tiny: expected a case of \['one', 'two'\], got 'three'"):
         perform(experiment, tmp_path, cases=["three"])
+
+
+def test_no_trial_begins_when_the_time_is_over_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    experiment = tiny(case=[{"name": "one"}, {"name": "two", "recipe": {"epochs": 2}}])
+    heard = Heard()
+    assert perform(experiment, tmp_path, minutes=0, listener=heard).finished() == frozenset()
+    assert [event for _, _, event in heard if not event.startswith("note")] == ["late", "late"]
+    assert set(perform(experiment, tmp_path, minutes=60).read()["case"]) == {"one", "two"}

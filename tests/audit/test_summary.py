@@ -145,13 +145,22 @@ def test_a_line_is_about_the_most_that_its_attack_answers() -> None:
             row("exact_match", 1.0, attack="rows"),
             row("feature_error", 0.1, attack="features"),
             row("label_accuracy", 1.0, attack="features", item="all"),
+            row("relative_error", 0.1, attack="models", item="all"),
+            row("relative_error", 0.1, attack="images"),
             row("label_accuracy", 0.5, attack="labels", item="all"),
             row("none", math.nan, attack="nothing"),
             learning(0.5),
         ]
     )
     kinds = {line.attack: line.kind for line in summarise(rows)}
-    expected = {"images": "image", "rows": "row", "features": "feature", "labels": "label", "nothing": None}
+    expected = {
+        "images": "image",
+        "rows": "row",
+        "features": "feature",
+        "models": "model",
+        "labels": "label",
+        "nothing": None,
+    }
     assert kinds == expected
     for kind in MEASURES:
         assert [expected[name] for name in answers(rows, kind)["attack"]] == [kind]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from common.federation import HONEST, view_of
 from common.nets import CLASSES, IMAGE, Recurrent, flat, image_task, mlp, seeded, whole_numbers
 from common.walk import reachable
-from seepage.attacks import Analytic, Attack, Spear
+from seepage.attacks import Analytic, Attack, LocalModel, Spear
 from seepage.capture import Capture, Exchange
 from seepage.defences import Clip, GaussianNoise, chain
 from seepage.engine.minimise import Status
@@ -30,6 +30,8 @@ LARGE_STEPS, SMALL_STEPS = (Recipe(SGD(lr), epochs=3) for lr in (0.1, 0.01))
 
 # Attacks that compute instead of searching, and refuse what cannot be computed: `tests/attacks/test_analytic.py`.
 COMPUTED: frozenset[type[Attack]] = frozenset({Analytic, Spear})
+# Those that answer a client's own model and nothing else: `tests/attacks/test_local_model.py`.
+MODELS_ALONE: frozenset[type[Attack]] = frozenset({LocalModel})
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,20 @@ def test_owners_keep_their_examples_in_stored_order() -> None:
     assert [hand.tolist() for hand in first] == [[1, 3], [0, 2]]
 
 
+def test_owners_with_fewer_are_drawn_where_they_may_be() -> None:
+    owner = torch.tensor([7, 3, 7, 3, 7, 5])
+    hands = partition(deck(6), owner, ByOwner(), 3, 2, fewer=True, rng=ROOT)
+    assert [hand.tolist() for hand in hands] == [[1, 3], [5], [0, 2]]
+    with pytest.raises(ValueError, match="expected 3 owners with at least 2 examples, got 2 of 3"):
+        partition(deck(6), owner, ByOwner(), 3, 2, rng=ROOT)
+
+
+def test_skewed_clients_may_have_fewer_but_never_more_and_never_none() -> None:
+    hands = partition(deck(100), None, Dirichlet(0.3), 8, 15, fewer=True, rng=ROOT)
+    sizes = [len(hand) for hand in hands]
+    assert 1 <= min(sizes) < max(sizes) == 15
+
+
 def test_owners_are_drawn() -> None:
     owner = torch.arange(60) // 2
     drawn = {tuple(partition(deck(60), owner, ByOwner(), 2, rng=ROOT / i)[0].tolist()) for i in range(10)}

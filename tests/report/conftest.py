@@ -76,6 +76,13 @@ class Notebook:
         for item, value in enumerate(errors):
             self.add("feature_error", value, item=str(item), **{"attack": "analytic", "attack_settings": "", **columns})
 
+    def model(self, error: float, **columns: Any) -> None:
+        """One client whose own model came back with this error."""
+        columns = {"attack": "local-model", "attack_settings": "", "item": "all", "outcome": "answered", **columns}
+        self.add("relative_error", error, **columns)
+        self.add("relative_error_of_global_model", 0.75, **columns)
+        self.add("relative_error_of_last_answer", 0.5, **columns)
+
     def learning(self, accuracy: Sequence[float], **columns: Any) -> None:
         """Accuracy after each round."""
         for number, value in enumerate(accuracy, 1):

@@ -260,6 +260,22 @@ def test_what_enters_a_layer_is_counted_in_examples(book: Any) -> None:
     )
 
 
+def test_own_models_are_counted_in_clients(book: Any) -> None:
+    book.model(1e-12, client="0")
+    book.model(0.2, client="1")
+    assert headline(book.frame, 20.0).sentence == (
+        "Without a defence, the own models of 1 of 2 clients came back (up to a relative error of 0.1); no defence was "
+        "measured."
+    )
+
+
+def test_own_models_that_did_not_come_back_are_not_measured_in_decibels(book: Any) -> None:
+    book.model(0.9)
+    sentence = headline(book.frame, 20.0).sentence
+    assert sentence.startswith("Without a defence, the own models of 0 of 1 client came back")
+    assert "dB" not in sentence
+
+
 def test_images_and_labels_have_a_sentence_each(book: Any) -> None:
     book.images([30.0, 12.0])
     book.add("label_accuracy", 0.5, item="all")

@@ -337,6 +337,15 @@ def test_what_enters_a_layer_is_shown_as_an_error(book: Any) -> None:
         assert words not in page.text, words
 
 
+def test_a_clients_own_model_is_shown_as_an_error_beside_the_last_answer(book: Any) -> None:
+    book.model(0.0625, diagnosis="recovered")
+    page = Page(render(index("t"), book.frame, {}))
+    for words in ("Relative error", "Last answer", "0.75", "1 of 1", "Clients whose own models came back"):
+        assert words in page.text, words
+    for words in ("PSNR", "Pictures"):
+        assert words not in page.text, words
+
+
 def test_images_and_labels_have_a_table_each(book: Any) -> None:
     book.images([30.0])
     book.labels(1.0, wrong=0.0, trial="l")

@@ -54,6 +54,16 @@ def test_features_alone_show_their_error(book: Any, capsys: pytest.CaptureFixtur
     assert "0 is exact" in text
 
 
+def test_models_alone_show_their_error_and_that_of_the_last_answer(
+    book: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book.model(1e-12)
+    heads, text = printed(book, capsys)
+    assert heads == ["Attack", "Relative error", "Last answer"]
+    assert "1.0e-12" in text
+    assert "trained alone" in text
+
+
 def test_images_and_labels_share_a_table(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
     book.images([30.0])
     book.labels(0.75, wrong=1.0)

@@ -9,6 +9,7 @@ from seepage.attacks.fedavg import FedAvg
 from seepage.attacks.fedavg_baselines import FedSGD, FedSGDEpoch, NoPrior, SharedVariables
 from seepage.attacks.fedavg_unknown import UnknownCount, UnknownSchedule
 from seepage.attacks.inverting_gradients import InvertingGradients
+from seepage.attacks.local_model import LocalModel
 from seepage.attacks.sme import SME
 from seepage.attacks.spear import Spear
 
@@ -26,6 +27,7 @@ __all__ = [
     "FedSGD",
     "FedSGDEpoch",
     "InvertingGradients",
+    "LocalModel",
     "NoPrior",
     "SharedVariables",
     "Spear",
@@ -52,5 +54,6 @@ ATTACKS: dict[str, type[Attack]] = {
         FedSGD,
         UnknownSchedule,
         UnknownCount,
+        LocalModel,
     )
 }

@@ -109,7 +109,7 @@ ROWS_FOUND = 0.9
 """Share of the features of a client's rows from which on a table counts as having come back."""
 
 FEATURES_FOUND = 0.1
-"""Relative error up to which what enters a layer counts as having come back."""
+"""Relative error up to which what enters a layer, or a client's own model, counts as having come back."""
 
 MOST_EXAMPLES = 256
 """Examples that the loss is taken on: enough to see whether a model is certain, and no burden on memory."""
@@ -309,7 +309,7 @@ def _labels_wrong(finding: Finding, client: int, values: dict[str, list[float]],
 
 
 def _came_back(finding: Finding, values: dict[str, list[float]]) -> bool:
-    """Whether what the attack set out to find was found: inputs, else what enters a layer, else labels."""
+    """Whether what the attack set out to find was found: inputs, what enters a layer, a model, or else labels."""
     if finding.inputs is not None:
         if "recovered" in values:
             return min(values["recovered"]) >= 1
@@ -317,6 +317,8 @@ def _came_back(finding: Finding, values: dict[str, list[float]]) -> bool:
         return math.fsum(found) / len(found) >= ROWS_FOUND
     if finding.features is not None:
         return all(error <= FEATURES_FOUND for error in values.get("feature_error", [math.nan]))
+    if finding.params is not None:
+        return all(error <= FEATURES_FOUND for error in values.get("relative_error", [math.nan]))
     return min(values.get("label_accuracy", [0.0])) >= 1
 
 

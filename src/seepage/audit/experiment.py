@@ -49,6 +49,7 @@ class Data:
         size: height and width to which images are resized; as they are when absent.
         public: how many of the held-out examples a threat model may grant as public data; they are the last ones, and
             accuracy is measured on the others.
+        dtype: precision of the examples and of the model, and with them of all training and every message.
     """
 
     name: str = "fashion-mnist"
@@ -56,6 +57,7 @@ class Data:
     raw: bool = False
     size: int | None = None
     public: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -75,6 +77,8 @@ class Clients:
             examples of a label that it already has), `"iid"`, `"dirichlet"` or `"owner"` (by writer, person, …).
         alpha: of the Dirichlet partition.
         skip: leave out that many examples at the beginning of the split.
+        fewer: `examples` is the most that a client has: whom the partition (`"owner"` or `"dirichlet"`) gives fewer
+            keeps those. Otherwise owners with fewer are passed over.
     """
 
     count: int = 4
@@ -82,6 +86,7 @@ class Clients:
     partition: Literal["stored", "distinct", "iid", "dirichlet", "owner"] = "stored"
     alpha: float = 0.5
     skip: int = 0
+    fewer: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -94,6 +99,11 @@ class Clients:
             raise ValueError(f"expected `skip` of at least 0, got {self.skip}")
         if self.partition == "distinct" and self.examples is None:
             raise ValueError("expected `examples`, the number per client, beside `partition = 'distinct'`, got none")
+        if self.fewer and (self.examples is None or self.partition not in ("owner", "dirichlet")):
+            raise ValueError(
+                "expected `examples`, the most per client, and `partition = 'owner'` or 'dirichlet' beside "
+                f"`fewer = true`, got {self.examples} and {self.partition!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -276,6 +286,10 @@ def _digest(trial: Trial) -> str:
         del values["federation"]["group"]
     if not trial.metrics:
         del values["metrics"]
+    if not trial.clients.fewer:
+        del values["clients"]["fewer"]
+    if trial.data.dtype == "float32":
+        del values["data"]["dtype"]
     return digest(values)
 
 

@@ -18,6 +18,7 @@ import torch
 from seepage.audit.diagnosis import answer_mismatch, diagnose, gather, write_causes
 from seepage.audit.experiment import Experiment, Trial
 from seepage.audit.features import true_features
+from seepage.audit.optimum import model_scores
 from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures, Table
 from seepage.audit.values import SpecError, digest, plain
@@ -58,6 +59,7 @@ def run(
     data: str | Path | None = None,
     limit: int | None = None,
     cases: Collection[str] | None = None,
+    minutes: float | None = None,
     listener: Listener | None = None,
 ) -> Table:
     """Perform every trial that is not finished yet and write each as soon as it is done.
@@ -69,13 +71,16 @@ def run(
         data: the folder of data sets.
         limit: watch at most that many clients in each case.
         cases: perform the trials of these alone; the others stay as they are, finished or not.
-        listener: called before and after each trial with (number, how many, trial, "start" | "skip" | outcome), and
-            before all work with "note: …" for every layer that is not plainly fine and every metric left out.
+        minutes: begin no trial after so many; the others wait for the next call.
+        listener: called before and after each trial with (number, how many, trial, event), where the event is "start",
+            "skip" for what was finished before, "late" for what `minutes` leaves, or the outcome; and before all work
+            with "note: …" for every layer that is not plainly fine and every metric left out.
 
     Raises:
         SpecError: when the experiment itself cannot be carried out; nothing is lost.
         ModuleError: when a module cannot be attacked at all, before any work.
     """
+    opened = time.perf_counter()
     table = Table(folder)
     trials = list(experiment.trials(limit))
     if not trials:
@@ -92,9 +97,10 @@ def run(
         listener(0, len(trials), trials[0], f"note: LPIPS is left out: {without}")
     _check_modules([trial for trial in trials if trial.digest not in finished], len(trials), device, data, listener)
     for number, trial in enumerate(trials):
-        if trial.digest in finished:
+        late = minutes is not None and time.perf_counter() - opened > 60 * minutes
+        if trial.digest in finished or late:
             if listener is not None:
-                listener(number, len(trials), trial, "skip")
+                listener(number, len(trials), trial, "skip" if trial.digest in finished else "late")
             continue
         if listener is not None:
             listener(number, len(trials), trial, "start")
@@ -164,14 +170,16 @@ def _attempt(
         return perform(trial, folder, device, data, common, weights)
     except WRONG:
         raise
-    except (NotKnown, NotApplicable) as error:
-        outcome = f"not applicable: {error}"
     except CaptureError as error:
         outcome = f"unsound capture: {error}"
     except Exception as error:
         kind = "out of memory" if out_of_memory(error) else type(error).__name__
         outcome = f"error: {kind}: {error}"
-    return [{**common, "client": "", "item": "", "metric": "none", "value": float("nan"), "outcome": outcome}], None
+    return [_unmeasured(common, outcome)], None
+
+
+def _unmeasured(common: Row, outcome: str) -> Row:
+    return {**common, "client": "", "item": "", "metric": "none", "value": float("nan"), "outcome": outcome}
 
 
 def perform(
@@ -204,8 +212,13 @@ def perform(
     for _, same in groupby(sorted(pairs, key=_kind), _kind):
         group = list(same)
         # Before the attack, so that what cannot be examined is noticed in a second and not after an hour.
-        evidence = [gather(c.exchanges[-1], secret.examples, scene.setting) for c, secret in group]
-        finding = _attack(scene, group)
+        told = trial.threat is None or Fact.RECIPE in trial.threat.facts
+        evidence = [gather(c.exchanges[-1], secret.examples, scene.setting, told) for c, secret in group]
+        try:
+            finding = _attack(scene, group)
+        except (NotKnown, NotApplicable) as error:  # of one size: what others gave away stays measured
+            rows.append(_unmeasured(common, f"not applicable: {error}"))
+            continue
         for i, (capture, secret) in enumerate(group):
             scored = _score(finding, i, capture, secret, scene, weights)
             fit = answer_mismatch(capture.exchanges[-1], finding, i, scene.setting)
@@ -253,7 +266,7 @@ def _score(
 ) -> Scored:
     spec, threat = scene.setting.task.spec, scene.trial.threat
     public = scene.setting.public if threat is not None and Fact.PUBLIC_DATA in threat.facts else None
-    return score(
+    scored = score(
         None if finding.inputs is None else finding.inputs[i].cpu().float(),
         None if finding.labels is None else finding.labels[i].cpu(),
         secret.examples.to("cpu"),
@@ -265,6 +278,10 @@ def _score(
         features=_features(finding, i, capture, secret, scene),
         confidence=None if finding.confidence is None else float(finding.confidence[i]),
     )
+    if finding.params is None:
+        return scored
+    found = {name: p[i] for name, p in finding.params.items()}
+    return replace(scored, scores=scored.scores + model_scores(found, capture, secret, scene.setting))
 
 
 def _features(

@@ -89,18 +89,19 @@ def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> 
             f"data.public: expected less than the {len(held_out)} held-out examples, got {trial.data.public}"
         )
     shown = len(held_out) - trial.data.public
-    public = held_out[shown:].to(device) if trial.data.public else None
+    dtype = {"float32": torch.float32, "float64": torch.float64}[trial.data.dtype]
+    public = held_out[shown:].to(device, dtype) if trial.data.public else None
     how = trial.model.pretraining
     taught = round(how.share * shown) if how.epochs else 0
     module = _module(trial, dataset, root / "model")
-    task = Task(module.to(device), dataset.spec)
+    task = Task(module.to(device, dtype), dataset.spec)
     return Scene(
         trial,
         dataset,
         Setting(task, trial.recipe, trial.defence, public),
-        tuple(part.to(device) for part in _deal(trial, dataset, held, root / "partition")),
-        held_out[taught:shown].to(device),
-        held_out[:taught].to(device),
+        tuple(part.to(device, dtype) for part in _deal(trial, dataset, held, root / "partition")),
+        held_out[taught:shown].to(device, dtype),
+        held_out[:taught].to(device, dtype),
         root,
     )
 
@@ -167,7 +168,8 @@ def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[E
         "owner": ByOwner(),
     }
     try:
-        return [held[which] for which in partition(held, owner, ways[trial.clients.partition], count, each, rng=rng)]
+        how, fewer = ways[trial.clients.partition], trial.clients.fewer
+        return [held[which] for which in partition(held, owner, how, count, each, fewer=fewer, rng=rng)]
     except ValueError as error:
         raise SpecError(f"clients: {error}") from error
 

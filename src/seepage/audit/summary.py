@@ -35,13 +35,15 @@ __all__ = [
 KEYS = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
 """The columns of rows that make a line."""
 
-Kind: TypeAlias = Literal["image", "row", "feature", "label"]
-"""What an attack answers: images, rows of a table, what enters a layer of the network, or labels and nothing else."""
+Kind: TypeAlias = Literal["image", "row", "feature", "model", "label"]
+"""What an attack answers: images, rows of a table, what enters a layer of the network, a client's own model, or labels
+and nothing else."""
 
 MEASURES: dict[Kind, str] = {
     "image": "psnr",
     "row": "exact_match",
     "feature": "feature_error",
+    "model": "relative_error",
     "label": "label_accuracy",
 }
 """The metric that every answer of a kind has. Who answers inputs names labels too, so the first kind counts."""

@@ -65,6 +65,7 @@ def partition(
     clients: int,
     per_client: int | None = None,
     *,
+    fewer: bool = False,
     rng: Stream,
 ) -> list[Tensor]:
     """Deals examples to clients.
@@ -75,6 +76,7 @@ def partition(
         how: the rule.
         clients: how many are wanted. `ByOwner` draws them among the owners, and returns them in the order of their ids.
         per_client: keep the first that many examples of each client; owners with fewer are passed over.
+        fewer: clients may have fewer than `per_client`, and owners with fewer are drawn like any other.
         rng: decides everything that is drawn.
 
     Returns:
@@ -91,7 +93,7 @@ def partition(
     """
     if clients < 1 or (per_client is not None and per_client < 1):
         raise ValueError(f"expected `clients` and `per_client` of 1 or more, got {clients} and {per_client}")
-    fewest = per_client or 1
+    fewest = 1 if fewer else per_client or 1
     draw = np.random.default_rng(rng.seed)
     match how:
         case ByOwner():

@@ -6,7 +6,7 @@ Example:
     >>> METRICS["psnr"].unit, METRICS["psnr_of_constant"].unit
     ('dB', 'dB')
     >>> len(METRICS)
-    34
+    36
 """
 
 from seepage.metrics.registry import METRICS as METRICS

@@ -17,6 +17,7 @@ BASELINES = {
     "public_mean": "the mean of public data, for every example",
     "class_mean": "the mean of the public data of each guessed label",
     "even": "every label equally often",
+    "global_model": "the last global model that was seen, for the client's own",
 }
 """Name of every baseline, and what its guess is."""
 

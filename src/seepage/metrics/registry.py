@@ -101,9 +101,17 @@ _MEASURED = (
         "relative_error",
         "",
         False,
-        "Size of the error over the size of the true values that the network was fed: 0 is exact, 1 is no better than "
-        "a guess of zeros.",
+        "Size of the error over the size of the truth, which is what the network was fed, or the model that a client "
+        "would have trained alone: 0 is exact, 1 is no better than a guess of zeros.",
         "image",
+    ),
+    Metric(
+        "relative_error_of_last_answer",
+        "",
+        False,
+        "What the model that the client returned last scores in relative_error, taken as it stands for the client's "
+        "own.",
+        "client",
     ),
     Metric(
         "feature_error",
@@ -175,6 +183,7 @@ BASELINE_METRICS = {
     "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
     "class_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
     "even": ("label_accuracy",),
+    "global_model": ("relative_error",),
 }
 """Which metrics each baseline is measured with; the result is called `<metric>_of_<baseline>`."""
 

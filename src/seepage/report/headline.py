@@ -20,6 +20,16 @@ __all__ = ["Headline", "Tally", "Tone", "headline", "last_accuracy", "tally"]
 
 Tone: TypeAlias = Literal["leak", "quiet", "unknown"]
 
+ERRORS: frozenset[Kind] = frozenset({"feature", "model"})
+"""What is measured by an error, of which less is more leakage."""
+
+_PLURALS: dict[Kind, str] = {
+    "image": "images",
+    "row": "rows",
+    "feature": "features",
+    "model": "models",
+    "label": "labels",
+}
 _DEFENCE = ["defence", "defence_settings"]
 _PAIR = ["attack", "attack_settings", "threat"]
 
@@ -29,11 +39,12 @@ class Tally:
     """What the strongest attack on one defence brought back, summed over cases.
 
     Args:
-        kind: images, rows of a table, what enters a layer, or labels.
+        kind: images, rows of a table, what enters a layer, clients' own models, or labels.
         defence: name.
         settings: its knobs.
-        found: images above the threshold, or examples whose features at a layer are right up to `FEATURES_FOUND`; of
-            rows the features found, as a number of rows; of labels the shares found, as a number of clients.
+        found: images above the threshold, or examples whose features at a layer (or clients whose models) are right up
+            to `FEATURES_FOUND`; of rows the features found, as a number of rows; of labels the shares found, as a
+            number of clients.
         total: images, rows or examples attacked; clients where labels were.
         mean: mean PSNR in dB, share of a row's features or of labels found, or relative error of features; NaN when
             nothing was returned.
@@ -75,6 +86,8 @@ class Tally:
             return among(round(self.found), self.total, "image")
         if self.kind == "feature":
             return f"the features of {among(round(self.found), self.total, 'example')}"
+        if self.kind == "model":
+            return f"the own models of {among(round(self.found), self.total, 'client')}"
         if self.kind == "label":
             return f"{percent(self.share)} of the labels of {plural(self.total, 'client')}"
         return f"{percent(self.share)} of the features of {plural(self.total, 'row')}"
@@ -87,7 +100,7 @@ class Tally:
     @property
     def counts(self) -> bool:
         """Whether an example either came back or did not."""
-        return self.kind in ("image", "feature")
+        return self.kind in ("image", "feature", "model")
 
     @property
     def verb(self) -> str:
@@ -150,6 +163,7 @@ def headline(
         "image": f"came back recognisably (PSNR above {threshold:g} dB)",
         "row": "came back",
         "feature": f"came back (what enters a layer, up to a relative error of {FEATURES_FOUND:g})",
+        "model": f"came back (up to a relative error of {FEATURES_FOUND:g})",
         "label": "were found",
     }
     *first, last = [_sentence(found, came[kind]) for kind, found in tallies.items()]
@@ -212,7 +226,7 @@ def _tally(
             met.add((str(case), attack, attack_settings, threat, len(part)))
             came = _came_back(part["value"], threshold, kind)
             mean = float(part["value"].mean())
-            strength = (came, -math.inf if math.isnan(mean) else -mean if kind == "feature" else mean)
+            strength = (came, -math.inf if math.isnan(mean) else -mean if kind in ERRORS else mean)
             if best is None or strength > best[0]:
                 best = strength, (attack, attack_settings, threat), part
         assert best is not None  # a group has at least one row
@@ -252,7 +266,7 @@ def _tally(
 def _came_back(values: pd.Series[float], threshold: float, kind: Kind) -> float:
     if kind == "image":
         return float((values > threshold).sum())
-    return float((values <= FEATURES_FOUND).sum() if kind == "feature" else values.sum())
+    return float((values <= FEATURES_FOUND).sum() if kind in ERRORS else values.sum())
 
 
 def _told_labels(threats: Mapping[str, ThreatModel]) -> set[str]:
@@ -277,7 +291,7 @@ def _sentence(tallies: Sequence[Tally], came: str) -> str:
     base = next((one for one in tallies if one.defence == "none"), None)
     defended = [one for one in tallies if one.defence != "none"]
     if all(math.isnan(one.mean) for one in tallies):
-        nothing = {"image": "an image", "row": "a row", "feature": "features", "label": "a label"}
+        nothing = {"image": "an image", "row": "a row", "feature": "features", "model": "a model", "label": "a label"}
         return f"No attack returned {nothing[tallies[0].kind]}, so nothing could be compared with the truth."
     if base is None:
         return _without_base(defended, came)
@@ -295,7 +309,7 @@ _NO_COST = "what that costs in accuracy was not measured"
 
 def _beside_prior(one: Tally, shares_alone: bool = False) -> str:
     """How that compares with no leak at all."""
-    if math.isnan(one.prior) or (one.counts and shares_alone):
+    if math.isnan(one.prior) or one.kind in ERRORS or (one.counts and shares_alone):
         return ""
     if not one.counts:
         return f" (a guess without any leak finds {percent(one.prior)})"
@@ -377,7 +391,7 @@ def _about_tallies(every: Sequence[Tally]) -> list[str]:
     cases = len({met[0] for one in every for met in one.met})
     if pairs > 1:
         scope = f" in each of {cases} cases" if cases > 1 else ""
-        of_what = {"image": "images", "row": "rows", "feature": "features", "label": "labels"}[base.kind]
+        of_what = _PLURALS[base.kind]
         words.append(f"Counted for {of_what} is the strongest of {pairs} pairs of attack and threat model{scope}.")
     elif cases > 1:
         words.append(f"Counted over {cases} cases.")

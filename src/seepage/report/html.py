@@ -23,7 +23,7 @@ from seepage.report import words
 from seepage.report.charts import Chart, line_chart, scatter
 from seepage.report.headline import Tally, Tone, headline, tally
 from seepage.report.strips import strips
-from seepage.report.tables import feature_table, image_table, label_table, names, numbers, row_table
+from seepage.report.tables import feature_table, image_table, label_table, model_table, names, numbers, row_table
 from seepage.threat import THREATS, Fact, ThreatModel
 
 __all__ = ["render"]
@@ -68,6 +68,7 @@ def render(
         image_table(lines, rows, index.threshold),
         row_table(lines, rows),
         feature_table(lines, rows),
+        model_table(lines, rows),
         label_table(lines, rows),
     ]
     groups, left_out = strips(lines, rows, pictures, index.threshold)
@@ -155,9 +156,10 @@ _GLANCES: dict[Kind, str] = {
     "image": "Images that came back",
     "row": "Features that came back",
     "feature": "Examples whose features came back",
+    "model": "Clients whose own models came back",
     "label": "Labels that were found",
 }
-# The metric that says how much of what an attack set out for it found; of features only an error is known.
+# The metric that says how much of what an attack set out for it found; of features and models only an error is known.
 _SHARES: dict[Kind | None, str] = {"image": "recovered", "row": "exact_match", "label": "label_accuracy"}
 
 
@@ -234,6 +236,7 @@ _LEAKS: dict[Kind, str] = {
     "image": "images that came back, %",
     "row": "features that came back, %",
     "feature": "examples that came back, %",
+    "model": "models that came back, %",
     "label": "labels that were found, %",
 }
 
@@ -257,7 +260,7 @@ def _fails_without(line: Line, lines: Sequence[Line]) -> bool:
     def meeting(one: Line) -> tuple[str, str, str, str]:
         return one.case, one.attack, one.attack_settings, one.threat
 
-    metric = _SHARES.get(line.kind, "feature_error")
+    metric = _SHARES.get(line.kind, "relative_error" if line.kind == "model" else "feature_error")
     sign = 1 if METRICS[metric].higher_is_more_leakage else -1
     bases = [base for base in lines if base.defence == "none" and meeting(base) == meeting(line)]
     return any(sign * base.mean(metric) <= sign * line.mean(metric) for base in bases)

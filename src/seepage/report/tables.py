@@ -24,6 +24,7 @@ __all__ = [
     "image_table",
     "key",
     "label_table",
+    "model_table",
     "names",
     "numbers",
     "prior",
@@ -244,6 +245,37 @@ def feature_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | No
     return _table("What enters a layer", columns, _by_case(kept, rows, cells))
 
 
+def model_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
+    """The lines of attacks that answer clients' own models; `None` without any."""
+    kept = _of_kind(lines, "model")
+    if not kept:
+        return None
+    counts = _counts(rows, "relative_error", lambda error: error <= FEATURES_FOUND)
+    columns = [
+        Column(
+            "Relative error",
+            "Of the model that the attack names, beside the one that the client would have trained alone: 0 is exact.",
+        ),
+        Column("Global model", "The same for the last global model."),
+        Column("Last answer", "The same for the model that the client returned last."),
+        Column("Came back", f"Clients for whom that error is at most {FEATURES_FOUND:g}."),
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+    def cells(line: Line) -> list[Cell]:
+        found, total = counts.get(key(line), (0, 0))
+        errors = [line.metrics.get(f"relative_error{of}") for of in ("", "_of_global_model", "_of_last_answer")]
+        return [
+            *(Cell(words.DASH) if error is None else Cell(*words.significant(error)) for error in errors),
+            Cell(f"{found} of {total}" if total else words.DASH, strong=found > 0),
+            Cell(words.percent(line.accuracy, 1)),
+            Cell(str(line.clients)),
+        ]
+
+    return _table("Clients' own models", columns, _by_case(kept, rows, cells))
+
+
 def label_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
     """The lines of attacks that answer labels and nothing else; `None` without any."""
     kept = _of_kind(lines, "label")
@@ -291,7 +323,7 @@ def _of_kind(lines: Sequence[Line], kind: Kind) -> list[Line]:
 
     def expected(line: Line) -> Kind:
         usual = of_attack.get((line.attack, line.attack_settings))
-        if usual in ("feature", "label"):
+        if usual in ("feature", "model", "label"):
             return usual
         return of_case.get(line.case) or usual or "image"  # inputs are of the kind of their case
 

@@ -80,7 +80,11 @@ def _numbers(lines: Sequence[Line]) -> dict[str, list[str]]:
         columns[score] = lambda line: _interval(line.metrics.get("mae" if line.kind == "row" else "psnr"))
         columns["No leak"] = lambda line: _number(prior(line, "mae" if line.kind == "row" else "psnr"))
         columns["Came back"] = lambda line: _share(line.mean("exact_match" if line.kind == "row" else "recovered"))
-    columns["Relative error"] = lambda line: _interval(line.metrics.get("feature_error"))
+    columns["Relative error"] = lambda line: _interval(
+        line.metrics.get("relative_error" if line.kind == "model" else "feature_error")
+    )
+    if "model" in kinds:
+        columns["Last answer"] = lambda line: _number(line.mean("relative_error_of_last_answer"))
     columns["Labels"] = lambda line: _share(line.mean("label_accuracy"))
     if "label" in kinds and not kinds & {"image", "row"}:  # there is room for all that is known about labels
         columns["No leak"] = lambda line: _share(prior(line, "label_accuracy"))
@@ -111,6 +115,11 @@ def _legend(kinds: set[Kind | None], learnt: bool, threshold: float) -> str:
         said.append(
             "Relative error: of what enters a layer inside the network, where inputs are out of reach, "
             "mean [95 % interval]; 0 is exact."
+        )
+    if "model" in kinds:
+        said.append(
+            "Relative error: of the model that a client would have trained alone, mean [95 % interval]; 0 is exact. "
+            "Last answer: the same for the model that it returned last."
         )
     if "label" in kinds:
         said.append("Labels: share of a client's labels that were found, counting how often each occurs.")
