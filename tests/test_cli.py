@@ -221,7 +221,7 @@ def test_a_wrong_specification_is_said_with_file_key_and_choices(tmp_path: Path)
     path = write(tmp_path / "spec.toml", "[clients]\ncuont = 3")
     said = complaint(seepage("audit", path, "--json"))
     assert f"{path}: clients: unknown key 'cuont'; expected some of" in said
-    assert "['alpha', 'count', 'examples', 'partition', 'skip']" in said
+    assert "['alpha', 'count', 'examples', 'fewer', 'partition', 'skip']" in said
 
 
 def test_a_wrong_policy_is_said_before_any_work(spec: Path, tmp_path: Path) -> None:

@@ -127,6 +127,11 @@ class FedAvg:
         `ours_…` differ from the code in a longer run whose step size falls to zero, in the prior, which is taken label
         by label (where a label occurs once, its dummies must agree across epochs), and in matching within labels and
         answering the median.
+
+        Labels keep their batches during the search, because there is little to gain by moving them: told the labels of
+        every batch, `ours_femnist` did no better in development runs on FEMNIST (15 images of each writer, one seed:
+        3 writers with 3 epochs and 150 iterations 0.0 dB more, 4 writers with 4 epochs and 200 iterations 0.15 dB
+        less); at 10 epochs of 50 images the paper has 0.2 dB more (Table 8).
     """
 
     name: ClassVar[str] = "fedavg-leakage"
