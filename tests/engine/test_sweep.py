@@ -108,9 +108,9 @@ def test_batch_norm_is_followed_in_both_modes(mode: str) -> None:
     assert_same_gradients(gradients(swept(task, recipe), task.params, examples.x, examples.y), expected)
 
 
-@pytest.mark.parametrize("keep_every", [None, 3, 7, 100])
+@pytest.mark.parametrize("keep_every", [2, 3, 7, 100])
 @pytest.mark.parametrize("optimiser", [SGD(0.1, momentum=0.9), Adam(1e-2)], ids=str)
-def test_keeping_fewer_states_changes_no_number(optimiser: SGD | Adam, keep_every: int | None) -> None:
+def test_keeping_fewer_states_changes_no_number(optimiser: SGD | Adam, keep_every: int) -> None:
     task, examples = image_task(batch_resnet), images(5)
     recipe = Recipe(optimiser, epochs=7, batch_size=3)
     every = gradients(swept(task, recipe), task.params, examples.x, examples.y)

@@ -28,8 +28,11 @@ __all__ = ["Program", "flatten", "slope", "sweep", "unflatten"]
 Params = dict[str, Tensor]
 Slots = tuple[Tensor, ...]
 
-# For so few steps a graph over all of them fits, and plain double backward is a quarter faster on a CPU.
+# For so few steps a graph over all of them fits, and plain double backward is faster. On a CPU, where the sweep saves
+# memory and no time, it is chosen as long as the states of the parameters are no larger than this; the graph of a small
+# convolutional network is then some 0.4 GB for each lane.
 UNROLLED = 8
+UNROLLED_ON_CPU = 150_000_000  # bytes
 
 
 def flatten(params: Params) -> Tensor:
@@ -65,7 +68,7 @@ class Program:
             derivative, so that the cheaper directional derivative applies.
         linear: whether `step` is affine in the gradient, whose value its adjoint then does not need.
         keep_every: in the sweep, store every k-th state of the parameters and recompute the others; `None`
-            sweeps only where there are more than `UNROLLED` steps, and keeps every state.
+            sweeps only where a graph over all steps would be large, and keeps every state.
         compiler: compiles or traces the gradient and its adjoint; without one they run as they are written.
         name: under which the compiler keeps them; the same for programs that compute the same.
     """
@@ -295,7 +298,9 @@ def sweep(
     names = tuple(buffers)
     tensors = [theta, *buffers.values(), *xs, *ys]
     lane = [tensor[None] for tensor in tensors]
-    few = program.keep_every is None and len(xs) <= UNROLLED and not program.compiled
+    states = len(xs) * theta.numel() * theta.element_size()
+    small = len(xs) <= UNROLLED or (theta.device.type == "cpu" and states <= UNROLLED_ON_CPU)
+    few = program.keep_every is None and small and not program.compiled
     if not torch.is_grad_enabled():  # as on the client itself, there is nothing to keep
         out = _train(program, names, lane, None)
     elif few:
