@@ -80,7 +80,7 @@ class Compiler:
         structure = shape
         if self.backend != "none":
             program = torch.compile(program, backend=self.backend, dynamic=False)
-            program(*leaves)  # compiles, and fails here if it must
+        program(*leaves)  # compiles, and fails here if it must
         return lambda *leaves: pytree.tree_unflatten(program(*leaves), structure)
 
 
