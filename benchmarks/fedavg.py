@@ -113,6 +113,11 @@ def seepage_tf32(size: Size, device: str, iterations: int) -> Measured:
     return ours(size, device, iterations, {"precision": "tf32"})
 
 
+def seepage_compiled(size: Size, device: str, iterations: int) -> Measured:
+    """The same with each step and its adjoint compiled by inductor, which takes a minute before the first iteration."""
+    return ours(size, device, iterations, {"compiled": True})
+
+
 def seepage_every_10th(size: Size, device: str, iterations: int) -> Measured:
     """The same with every tenth state of the parameters stored and the others computed again."""
     return ours(size, device, iterations, {"keep_every": 10})
@@ -246,11 +251,12 @@ PROGRAMS: dict[str, Callable[[Size, str, int], Measured]] = {
     "JAX scan": jax_scan,
     "seepage": seepage,
     "seepage, tf32": seepage_tf32,
+    "seepage, compiled": seepage_compiled,
     "seepage, every 10th": seepage_every_10th,
     "SME": surrogate,
 }
 ONE_CLIENT = {"double backward", "double backward, graph", "breaching 0.1.2"}  # others one after another: the same time
-CUDA_ONLY = {"double backward, graph", "seepage, tf32"}
+CUDA_ONLY = {"double backward, graph", "seepage, tf32", "seepage, compiled"}
 
 
 def _wait(device: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
+from seepage.engine import convolution
 from seepage.engine.convolution import LaneConv2d
 from seepage.engine.twins import FrozenBatchNorm, purify
 
@@ -37,6 +38,13 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(torch.tanh(self.first(x))).sin().sum()
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["together", "one by one"])
+def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes in one product, and one after another as large products on a GPU are."""
+    if request.param:
+        monkeypatch.setattr(convolution, "_alone", lambda *_: True)
 
 
 @pytest.fixture(params=KINDS, ids=str)

@@ -6,7 +6,9 @@ never leave them. So it is enough to know how to compute the three for many lane
 
 - a weight that all lanes share, such as the global model's, meets lanes × images in one plain convolution;
 - a weight per lane meets its own images as a product of matrices over shifted slices of the input. Here `torch.vmap`
-  would make a grouped convolution, for which cuDNN has no fast kernel.
+  would make a grouped convolution, for which cuDNN has no fast kernel;
+- where one lane's product in TF32 fills a GPU by itself, lanes follow one another as plain convolutions, which need no
+  slices. In float32 cuDNN's kernels are the slower ones.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ __all__ = ["LaneConv2d"]
 
 Bars = tuple[Tensor | None, Tensor | None, None]
 Mapped = tuple[Tensor, int]
+
+ALONE = 1e9  # multiplications of one lane
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,10 @@ class _Output(_Bilinear):
         if len(w) == 1:
             y = functional.conv2d(x.flatten(0, 1), w[0], None, shape.stride, shape.padding, shape.dilation)
             return y.reshape(*x.shape[:2], *y.shape[1:])
+        if _alone(x, w.shape[1], x.shape[2], shape):
+            convolve = functional.conv2d
+            lanes = zip(x, w, strict=True)
+            return torch.stack([convolve(a, b, None, shape.stride, shape.padding, shape.dilation) for a, b in lanes])
         apart = _apart(w.shape[1], x.shape[1], shape)
         return _images(_matrices(w, x.shape[1], apart) @ _patches(x, shape, apart), x.shape[1], shape.out, apart)
 
@@ -94,6 +102,9 @@ class _Input(_Bilinear):
             like = y.new_empty(1).expand(y.shape[0] * y.shape[1], w.shape[2], *shape.image)
             x = _plain_adjoint(y.flatten(0, 1), like, w[0], shape, of_input=True)
             return x.reshape(*y.shape[:2], *x.shape[1:])
+        if _alone(y, w.shape[1], w.shape[2], shape):
+            like = y.new_empty(1).expand(y.shape[1], w.shape[2], *shape.image)
+            return torch.stack([_plain_adjoint(a, like, b, shape, of_input=True) for a, b in zip(y, w, strict=True)])
         apart = _apart(w.shape[1], y.shape[1], shape)
         return _overlaid(_matrices(w, y.shape[1], apart).mT @ _columns(y, apart), y.shape[1], shape, apart)
 
@@ -120,9 +131,9 @@ class _Weight(_Bilinear):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, shape: Shape) -> Tensor:
-        if len(x) == 1:
+        if len(x) == 1 or _alone(x, y.shape[2], x.shape[2], shape):
             like = y.new_empty(1).expand(y.shape[2], x.shape[2], *shape.kernel)
-            return _plain_adjoint(y[0], x[0], like, shape, of_input=False)[None]
+            return torch.stack([_plain_adjoint(b, a, like, shape, of_input=False) for a, b in zip(x, y, strict=True)])
         apart = _apart(y.shape[2], x.shape[1], shape)
         w = _columns(y, apart) @ _patches(x, shape, apart).mT  # (lanes or lanes × n, out, in × kernel)
         w = w.unflatten(0, (len(x), -1)).sum(1) if apart else w
@@ -191,6 +202,13 @@ def _folded(
 def _after(dim: int) -> int:
     """Where the axis of lanes lies in a tensor whose mapped axis is `dim`."""
     return 1 if dim == 0 else 0
+
+
+def _alone(images: Tensor, out: int, inside: int, shape: Shape) -> bool:
+    """Whether the products of one lane are so many that a GPU has nothing left to do for another."""
+    (height, width), (rows, columns) = shape.out, shape.kernel
+    products = images.shape[1] * height * width * rows * columns * out * inside
+    return images.is_cuda and torch.backends.cudnn.allow_tf32 and products >= ALONE
 
 
 # A lane's images lie side by side in one matrix, or `apart`, in one for each image. Apart, activations need not change
