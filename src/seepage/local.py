@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from seepage.defences.base import Defence, NoDefence
@@ -18,12 +18,13 @@ from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Params, Task
 
-__all__ = ["Answer", "answer", "local_update"]
+__all__ = ["Answer", "answer", "answer_together", "local_update"]
 
 NONE = NoDefence()
 
 # (θ, buffers, x, y) → (loss or gradient of the batch, buffers afterwards)
-BatchFunction = Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
+BatchLoss = Callable[[Params, Params, Tensor, Tensor], tuple[Tensor, Params]]
+BatchGradient = Callable[[Params, Params, Tensor, Tensor], tuple[Params, Params]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +108,56 @@ def answer(
             "expected sends = 'weights' or 'update' in the recipe, or a defence of gradients"
         )
     examples = defence.on_data(examples, rng / "data")
+    held = task.buffers if buffers is None else buffers
+    defence = defence.at_client(task, recipe, params, held, examples, rng / "defence")
     orders = recipe.orders(len(examples), rng / "orders")
     schedule = recipe.schedule(examples.x, examples.y, orders)
     with torch.no_grad(), arithmetic("fp32"):
         update, after = _train(task, params, schedule, recipe, defence, rng, buffers, None)
     return Answer(update, after, len(examples), orders)
+
+
+def answer_together(
+    task: Task,
+    params: Params,
+    clients: Sequence[Examples],
+    recipe: Recipe,
+    rngs: Sequence[Stream],
+    *,
+    buffers: Params | None = None,
+) -> list[Answer]:
+    """As `answer` for each client without a defence, clients of one size in one program.
+
+    Only the last digits differ: products of many matrices are added up in another order than that of one.
+
+    Raises:
+        ValueError: when the module cannot run for many clients at once, or draws random numbers as it trains.
+    """
+    if not task.batched or any(isinstance(m, nn.modules.dropout._DropoutNd) for m in task.module.modules()):
+        raise ValueError(
+            "expected a module that batches over clients and draws no dropout masks, got another; "
+            "let its clients train one by one"
+        )
+    orders = [recipe.orders(len(c), rng / "orders") for c, rng in zip(clients, rngs, strict=True)]
+    answers: dict[int, Answer] = {}
+
+    def one(x: Sequence[Tensor], y: Sequence[Tensor]) -> tuple[Params, Params]:
+        return _train(task, params, Schedule(tuple(x), tuple(y)), recipe, NONE, None, buffers, None)
+
+    for size in {len(c) for c in clients}:
+        which = [i for i, c in enumerate(clients) if len(c) == size]
+        schedules = [recipe.schedule(clients[i].x, clients[i].y, orders[i]) for i in which]
+        xs, ys = ([torch.stack(step) for step in zip(*parts, strict=True)] for parts in _sides(schedules))
+        with torch.no_grad(), arithmetic("fp32"):
+            updates, after = vmap(one)(xs, ys)
+        for lane, i in enumerate(which):
+            update, held = ({name: t[lane] for name, t in tree.items()} for tree in (updates, after))
+            answers[i] = Answer(update, held, size, orders[i])
+    return [answers[i] for i in range(len(clients))]
+
+
+def _sides(schedules: Sequence[Schedule]) -> tuple[list[tuple[Tensor, ...]], list[tuple[Tensor, ...]]]:
+    return [s.x for s in schedules], [s.y for s in schedules]
 
 
 def _train(
@@ -129,16 +175,15 @@ def _train(
     masks = None if rng is None else (rng / "dropout").generator()
     buffers = task.buffers if buffers is None else buffers
 
-    def batch_loss(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+    def loss(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
         out, after = task.forward(params, x, buffers=buffers, train=recipe.train, rng=masks)
         return task.mean_loss(out, y), after
 
-    def loss(theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
-        return batch_loss(unflatten(theta, params), buffers, x, y)
-
-    gradient = _defended_gradient(loss, defence, rng, len(schedule) // recipe.epochs if defence.repeats else None)
-    start = flatten(params)
     plain = not (defence.per_example or defence.per_step)
+    if plain:
+        gradient: BatchGradient = grad(loss, has_aux=True)
+    else:
+        gradient = _defended_gradient(loss, defence, rng, len(schedule) // recipe.epochs if defence.repeats else None)
     program = Program(
         loss,
         gradient,
@@ -148,21 +193,16 @@ def _train(
         forward_mode=plain and task.forward_mode,
         linear=recipe.optimiser.linear,
         keep_every=keep_every,
-        compiler=_compiler(task, start, compiled) if rng is None and task.batched else None,
+        compiler=_compiler(task, params, compiled) if rng is None and task.batched else None,
         name=(recipe.train, recipe.optimiser, defence),
     )
     if recipe.sends != "gradient":
-        end, after = sweep(program, start, buffers, schedule.x, schedule.y)
-        vector = start - end
-        update = unflatten(vector, params)
+        end, after = sweep(program, params, buffers, schedule.x, schedule.y)
+        update = {name: p - end[name] for name, p in params.items()}
     elif compiled and program.compiler is not None and program.forward_mode:
-        vector, after = slope(program, start, buffers, schedule.x[0], schedule.y[0])
-        update = unflatten(vector, params)
-    elif plain:  # tensor by tensor: a vector of all, and its derivative, would be copies
-        update, after = grad(batch_loss, has_aux=True)(params, buffers, schedule.x[0], schedule.y[0])
+        update, after = slope(program, params, buffers, schedule.x[0], schedule.y[0])
     else:
-        vector, after = gradient(start, buffers, schedule.x[0], schedule.y[0])
-        update = unflatten(vector, params)
+        update, after = gradient(params, buffers, schedule.x[0], schedule.y[0])
     update = defence.on_update(update, rng and rng / "update")
     # An attacker's guess that the answer is one gradient has no weights in it.
     if defence.changes_weights and recipe.sends != "gradient":
@@ -172,38 +212,39 @@ def _train(
     return update, after
 
 
-def _compiler(task: Task, theta: Tensor, compiled: bool) -> Compiler | None:
+def _compiler(task: Task, params: Params, compiled: bool) -> Compiler | None:
     if compiled:
         return task.compiler
-    return task.tracer if theta.is_cuda else None  # on a CPU, what it saves does not pay for the second that it takes
+    # On a CPU, what it saves does not pay for the second that it takes.
+    return task.tracer if any(p.is_cuda for p in params.values()) else None
 
 
 def _defended_gradient(
-    loss: BatchFunction, defence: Defence, rng: Stream | None, period: int | None = None
-) -> BatchFunction:
+    loss: BatchLoss, defence: Defence, rng: Stream | None, period: int | None = None
+) -> BatchGradient:
     """The gradient of a batch as the defence lets the optimiser see it; after `period` steps its noise repeats."""
     count = 0
 
-    def gradient(theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+    def gradient(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Params, Params]:
         nonlocal count
         count = count % period + 1 if period else count + 1  # a client's noise differs from step to step
         step = None if rng is None else rng / "step" / count
         if defence.per_example:
-            vector, after = _per_example(loss, defence, step, theta, buffers, x, y)
+            vector, after = _per_example(loss, defence, step, params, buffers, x, y), buffers
         else:
-            vector, after = grad(loss, has_aux=True)(theta, buffers, x, y)
-        return defence.on_gradient(vector, step), after
+            tensors, after = grad(loss, has_aux=True)(params, buffers, x, y)
+            vector = flatten(tensors)
+        return unflatten(defence.on_gradient(vector, step), params), after
 
     return gradient
 
 
 def _per_example(
-    loss: BatchFunction, defence: Defence, rng: Stream | None, theta: Tensor, buffers: Params, x: Tensor, y: Tensor
-) -> tuple[Tensor, Params]:
-    def one(x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
-        return grad(loss, has_aux=True)(theta, buffers, x[None], y[None])  # type: ignore[no-any-return]
+    loss: BatchLoss, defence: Defence, rng: Stream | None, params: Params, buffers: Params, x: Tensor, y: Tensor
+) -> Tensor:
+    def one(x: Tensor, y: Tensor) -> Tensor:
+        return flatten(grad(loss, has_aux=True)(params, buffers, x[None], y[None])[0])
 
-    vectors, _ = vmap(one, randomness="different")(x, y)  # each example has dropout masks of its own
+    vectors = vmap(one, randomness="different")(x, y)  # each example has dropout masks of its own
     rngs = [None if rng is None else rng / i for i in range(len(x))]
-    defended = torch.stack([defence.on_example_gradient(v, r) for v, r in zip(vectors, rngs, strict=True)])
-    return defended.mean(0), buffers
+    return torch.stack([defence.on_example_gradient(v, r) for v, r in zip(vectors, rngs, strict=True)]).mean(0)

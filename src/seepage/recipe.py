@@ -16,7 +16,7 @@ Slots = tuple[Tensor, ...]
 
 
 class LocalOptimiser(Protocol):
-    """How a client turns a gradient into a step; everything is one flat vector of parameters."""
+    """How a client turns a gradient into a step, one parameter at a time, element by element."""
 
     linear: ClassVar[bool]  # whether a step is affine in the gradient
 

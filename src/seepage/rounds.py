@@ -14,7 +14,7 @@ import torch
 
 from seepage.capture import Capture, Exchange, Secret
 from seepage.defences.base import Defence, NoDefence
-from seepage.local import Answer, answer
+from seepage.local import Answer, answer, answer_together
 from seepage.recipe import Recipe
 from seepage.spec import Examples
 from seepage.streams import Stream
@@ -33,6 +33,7 @@ class Federation:
         visible: `"each"` answer, or only their `"aggregate"`, which is what secure aggregation leaves visible.
         server_lr: step of the server along the mean update; for clients that send gradients it is the learning rate.
         group: how many answers go into one aggregate, where aggregates are seen; `None` is all of a round.
+        together: clients without a defence that have equally many examples train in one program.
     """
 
     rounds: int = 1
@@ -40,6 +41,7 @@ class Federation:
     visible: Literal["each", "aggregate"] = "each"
     server_lr: float = 1.0
     group: int | None = None
+    together: bool = False
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -149,18 +151,22 @@ def play(
         here = rng / "round" / number
         drawn = torch.randperm(len(clients), generator=(here / "sample").generator())[:per_round]
         sampled = tuple(sorted(drawn.tolist()))
-        answers = [
-            answer(task, params, clients[i], recipe, defence, here / "client" / names[i], buffers=buffers)
-            for i in sampled
-        ]
+        held, rngs = [clients[i] for i in sampled], [here / "client" / names[i] for i in sampled]
+        if federation.together and isinstance(defence, NoDefence):
+            answers = answer_together(task, params, held, recipe, rngs, buffers=buffers)
+        else:
+            answers = [
+                answer(task, params, examples, recipe, defence, own, buffers=buffers)
+                for examples, own in zip(held, rngs, strict=True)
+            ]
         whole = aggregate(answers)
         if federation.visible == "aggregate":
             shown: list[tuple[str, tuple[str, ...], Answer, Examples]] = []
             for first in range(0, per_round, group):
                 members = tuple(names[i] for i in sampled[first : first + group])
                 together = whole if group == per_round else aggregate(answers[first : first + group])
-                held = Examples.join([clients[i] for i in sampled[first : first + group]])
-                shown.append(("+".join(members), members, together, held))
+                joined = Examples.join(held[first : first + group])
+                shown.append(("+".join(members), members, together, joined))
         else:
             shown = [(names[i], (), a, clients[i]) for i, a in zip(sampled, answers, strict=True)]
         seen = defence.on_global(params, here / "global")

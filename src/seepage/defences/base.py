@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.defences.wire import Wire
+from seepage.recipe import Recipe
 from seepage.spec import Examples
 from seepage.streams import Stream
+from seepage.task import Task
 
 __all__ = ["Chain", "Defence", "NoDefence", "chain"]
 
@@ -45,6 +47,23 @@ class Defence:
         """Before training: this defence with what it must know of the model, such as where one layer ends."""
         return self
 
+    def on_module(self, module: nn.Module, rng: Stream) -> nn.Module:
+        """Before the federation begins: the module that all its members use, the attacker included."""
+        return module
+
+    def at_client(
+        self, task: Task, recipe: Recipe, params: Params, buffers: Params, examples: Examples, rng: Stream
+    ) -> Defence:
+        """At the client, before training: this defence with what it reads off the client's own data."""
+        return self
+
+    def given(self, sent: Params) -> Defence:
+        """This defence as it is simulated by an attacker who holds what it sent, which may tell how it chose.
+
+        Called on `expected`; where a simulation ends at `sent` itself, the guess cannot be told from the truth.
+        """
+        return self
+
     def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
         """Before training: the client's examples."""
         return examples
@@ -71,6 +90,10 @@ class Defence:
         The released code of zhao2023 defends both snapshots that its attacker compares.
         """
         return weights
+
+    def promised_epsilon(self, recipe: Recipe, examples: int, delta: float = 1e-5, rounds: int = 1) -> float | None:
+        """The ε of (ε, δ)-differential privacy that a client's examples have after its rounds; `None` without any."""
+        return None
 
     def wire(self, before: Wire) -> Wire:
         """How what is sent can be written after this defence, if it could be written as `before` without it."""
@@ -135,6 +158,23 @@ class Chain(Defence):
         """Each part to the same model."""
         return Chain(tuple(part.fitted(params) for part in self.parts))
 
+    def on_module(self, module: nn.Module, rng: Stream) -> nn.Module:
+        """Every part in order."""
+        for i, part in enumerate(self.parts):
+            module = part.on_module(module, rng / i)
+        return module
+
+    def at_client(
+        self, task: Task, recipe: Recipe, params: Params, buffers: Params, examples: Examples, rng: Stream
+    ) -> Defence:
+        """Each part with the same data."""
+        parts = enumerate(self.parts)
+        return Chain(tuple(part.at_client(task, recipe, params, buffers, examples, rng / i) for i, part in parts))
+
+    def given(self, sent: Params) -> Defence:
+        """Each part, as far as the message after all of them tells."""
+        return Chain(tuple(part.given(sent) for part in self.parts))
+
     def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
         """Every part in order."""
         for i, part in enumerate(self.parts):
@@ -170,6 +210,11 @@ class Chain(Defence):
         for i, part in enumerate(self.parts):
             weights = part.on_global(weights, rng / i)
         return weights
+
+    def promised_epsilon(self, recipe: Recipe, examples: int, delta: float = 1e-5, rounds: int = 1) -> float | None:
+        """That of the first part that has one: what comes after it works on what is private already."""
+        promised = (part.promised_epsilon(recipe, examples, delta, rounds) for part in self.parts)
+        return next((epsilon for epsilon in promised if epsilon is not None), None)
 
     def wire(self, before: Wire) -> Wire:
         """Every part in order."""

@@ -73,7 +73,7 @@ class Compiler:
             return list(out)
 
         graph = make_fx(flat)(*leaves)
-        graph.graph = _simplified(graph.graph)
+        graph.graph = _simplified(graph.graph, in_place=self.backend == "none")
         graph.recompile()
         program: Callable[..., list[Tensor]] = graph
         assert shape is not None
@@ -84,11 +84,16 @@ class Compiler:
         return lambda *leaves: pytree.tree_unflatten(program(*leaves), structure)
 
 
-def _simplified(graph: fx.Graph) -> fx.Graph:
+def _simplified(graph: fx.Graph, in_place: bool = True) -> fx.Graph:
     """The same program without what is not used, and without what is computed twice.
 
     A directional derivative computes its function as well, wanted or not, and each derivative of a convolution cuts the
     same patches out of the same images again.
+
+    Args:
+        graph: the program.
+        in_place: add a product of matrices to what it is added to in place. A compiler does without: it fuses the sum
+            with what comes after it, and out of place such a product begins with a copy.
     """
     for node in list(graph.nodes):
         if node.target in (aten.alias.default, aten.detach.default):
@@ -99,7 +104,7 @@ def _simplified(graph: fx.Graph) -> fx.Graph:
             node.target = getattr(packet, node.target._overloadname)
     graph = fx_graph_cse(graph)
     graph.eliminate_dead_code()  # before sums are merged, as a term that somebody else uses must stay
-    _merge_sums(graph)
+    _merge_sums(graph, in_place)
     graph.eliminate_dead_code()
     return graph
 
@@ -119,8 +124,8 @@ LINEAR = {
 }
 
 
-def _merge_sums(graph: fx.Graph) -> None:
-    """f(a) + f(b) becomes f(a + b) where f is linear, and a sum of two products of matrices becomes one operation.
+def _merge_sums(graph: fx.Graph, in_place: bool) -> None:
+    """f(a) + f(b) becomes f(a + b) where f is linear, and a product of matrices is added where another one lies.
 
     Such sums come from the product rule; what they are made of is as large as patches or a layer's weights.
     """
@@ -142,9 +147,9 @@ def _merge_sums(graph: fx.Graph) -> None:
                 inner.meta["val"] = first.args[0].meta["val"]
                 outer = graph.call_function(first.target, (inner, *first.args[1:]), first.kwargs)
             waiting.append(inner)
-        elif first.target is second.target is aten.bmm.default and _shape(first) == _shape(second):
+        elif in_place and first.target is second.target is aten.bmm.default and _shape(first) == _shape(second):
             with graph.inserting_before(total):
-                outer = graph.call_function(aten.baddbmm.default, (first, *second.args))
+                outer = graph.call_function(aten.baddbmm_.default, (first, *second.args))
         else:
             continue
         outer.meta["val"] = total.meta["val"]

@@ -26,7 +26,7 @@ from seepage.engine.lanes import InDims, over_lanes
 __all__ = ["Program", "flatten", "slope", "sweep", "unflatten"]
 
 Params = dict[str, Tensor]
-Slots = tuple[Tensor, ...]
+Slots = dict[str, tuple[Tensor, ...]]
 
 # For so few steps a graph over all of them fits, and plain double backward is faster. On a CPU, where the sweep saves
 # memory and no time, it is chosen as long as the states of the parameters are no larger than this; the graph of a small
@@ -55,14 +55,14 @@ def unflatten(vector: Tensor, like: Params) -> Params:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One lane's local training as functions of flat vectors.
+    """One lane's local training. Parameters stay tensors by name: one vector of all would be a copy at every step.
 
     Args:
         loss: (θ, buffers, x, y) → (batch loss, buffers afterwards).
         gradient: (θ, buffers, x, y) → (gradient, buffers afterwards); the gradient of `loss`, or what a
             defence makes of it.
-        init: θ → the optimiser's state.
-        step: (t, θ, gradient, state) → (θ', state').
+        init: a parameter → the optimiser's state of it.
+        step: (t, parameter, gradient, state) → (parameter', state').
         batched: whether lanes run through `vmap`; else they run one after another.
         forward_mode: whether `gradient` is the plain gradient of `loss` and its layers have a forward-mode
             derivative, so that the cheaper directional derivative applies.
@@ -73,10 +73,10 @@ class Program:
         name: under which the compiler keeps them; the same for programs that compute the same.
     """
 
-    loss: Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
-    gradient: Callable[[Tensor, Params, Tensor, Tensor], tuple[Tensor, Params]]
-    init: Callable[[Tensor], Slots]
-    step: Callable[[Any, Tensor, Tensor, Slots], tuple[Tensor, Slots]]
+    loss: Callable[[Params, Params, Tensor, Tensor], tuple[Tensor, Params]]
+    gradient: Callable[[Params, Params, Tensor, Tensor], tuple[Params, Params]]
+    init: Callable[[Tensor], tuple[Tensor, ...]]
+    step: Callable[[Any, Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, tuple[Tensor, ...]]]
     batched: bool = True
     forward_mode: bool = True
     linear: bool = False
@@ -96,34 +96,46 @@ class Program:
             return whole
         return partial(self.compiler, (self.name, part, repr(in_dims)), whole)
 
-    def clock(self, t: int, theta: Tensor) -> int | Tensor:
+    def clock(self, t: int, theta: Params) -> int | Tensor:
         """Step `t` as `step` gets it; as a tensor where there is a compiler, for which a number is a constant."""
-        return t if self.compiler is None else torch.full((), t, dtype=theta.dtype, device=theta.device)
+        if self.compiler is None:
+            return t
+        like = next(iter(theta.values()))
+        return torch.full((), t, dtype=like.dtype, device=like.device)
+
+    def slots(self, theta: Params) -> Slots:
+        """The optimiser's state before the first step."""
+        return {name: self.init(p) for name, p in theta.items()}
+
+    def stepped(self, t: Any, theta: Params, gradient: Params, slots: Slots) -> tuple[Params, Slots]:
+        """Every parameter and its state after step `t`."""
+        after = {name: self.step(t, p, gradient[name], slots[name]) for name, p in theta.items()}
+        return {name: p for name, (p, _) in after.items()}, {name: slot for name, (_, slot) in after.items()}
 
     def advance(
-        self, t: int, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Slots, Params]:
+        self, t: int, theta: Params, slots: Slots, buffers: Params, x: Tensor, y: Tensor
+    ) -> tuple[Params, Slots, Params]:
         """Step `t` for all lanes."""
 
-        def one(t: Any, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor) -> Any:
+        def one(t: Any, theta: Params, slots: Slots, buffers: Params, x: Tensor, y: Tensor) -> Any:
             gradient, buffers = self.gradient(theta, buffers, x, y)
-            return *self.step(t, theta, gradient, slots), buffers
+            return *self.stepped(t, theta, gradient, slots), buffers
 
         of_all = self.lanes("advance", one, (None, 0, 0, 0, 0, 0))
         return of_all(self.clock(t, theta), theta, slots, buffers, x, y)  # type: ignore[no-any-return]
 
     def pull(
-        self, t: int, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor, out: tuple[Tensor, Slots]
-    ) -> tuple[Tensor, Slots, Tensor, Tensor | None]:
+        self, t: int, theta: Params, slots: Slots, buffers: Params, x: Tensor, y: Tensor, out: tuple[Params, Slots]
+    ) -> tuple[Params, Slots, Tensor, Tensor | None]:
         """Adjoint of step `t` for all lanes: from cotangents after it to those before it, of `x` and of `y`."""
         soft = y.is_floating_point()
 
-        def forward_over_reverse(theta: Tensor, buffers: Params, x: Tensor, y: Tensor, along: Tensor) -> Any:
+        def forward_over_reverse(theta: Params, buffers: Params, x: Tensor, y: Tensor, along: Params) -> Any:
             arguments = (0, 2, 3) if soft else (0, 2)
             both = grad(lambda *a: self.loss(*a)[0], argnums=arguments)
             return jvp(lambda theta: both(theta, buffers, x, y), (theta,), (along,))[1]
 
-        def reverse_over_reverse(theta: Tensor, buffers: Params, x: Tensor, y: Tensor, along: Tensor) -> Any:
+        def reverse_over_reverse(theta: Params, buffers: Params, x: Tensor, y: Tensor, along: Params) -> Any:
             if soft:
                 return vjp(lambda theta, x, y: self.gradient(theta, buffers, x, y)[0], theta, x, y)[1](along)
             return vjp(lambda theta, x: self.gradient(theta, buffers, x, y)[0], theta, x)[1](along)
@@ -131,55 +143,69 @@ class Program:
         through = forward_over_reverse if self.forward_mode else reverse_over_reverse
 
         def one(
-            t: Any, theta: Tensor, slots: Slots, buffers: Params, x: Tensor, y: Tensor, out: tuple[Tensor, Slots]
+            t: Any, theta: Params, slots: Slots, buffers: Params, x: Tensor, y: Tensor, out: tuple[Params, Slots]
         ) -> Any:
-            gradient = torch.zeros_like(theta) if self.linear else self.gradient(theta, buffers, x, y)[0]
-            back = vjp(lambda theta, gradient, slots: self.step(t, theta, gradient, slots), theta, gradient, slots)[1]
+            gradient = _zeros_like(theta) if self.linear else self.gradient(theta, buffers, x, y)[0]
+            back = vjp(lambda *before: self.stepped(t, *before), theta, gradient, slots)[1]
             direct, along, slots_bar = back(out)
             bars = through(theta, buffers, x, y, along)
-            return direct + bars[0], slots_bar, *bars[1:]
+            return {name: bar + bars[0][name] for name, bar in direct.items()}, slots_bar, *bars[1:]
 
         of_all = self.lanes("pull", one, (None, 0, 0, 0, 0, 0, 0))
         bar, slots_bar, x_bar, *y_bar = of_all(self.clock(t, theta), theta, slots, buffers, x, y, out)
         return bar, slots_bar, x_bar, y_bar[0] if soft else None
 
 
+def _zeros_like(tree: Params) -> Params:
+    return {name: torch.zeros_like(tensor) for name, tensor in tree.items()}
+
+
 @dataclass(eq=False)
 class _Tape:
     """What the forward pass leaves for the backward pass: the state before step 0, k, 2k and so on."""
 
-    kept: list[tuple[Tensor, Slots, Params]] = field(default_factory=list)
+    kept: list[tuple[Params, Slots, Params]] = field(default_factory=list)
 
 
-def _split(tensors: Sequence[Tensor], names: tuple[str, ...]) -> tuple[Tensor, Params, list[Tensor], list[Tensor]]:
-    theta, rest = tensors[0], list(tensors[1:])
-    buffers = dict(zip(names, rest[: len(names)], strict=True))
-    batches = rest[len(names) :]
-    return theta, buffers, batches[: len(batches) // 2], batches[len(batches) // 2 :]
+@dataclass(frozen=True)
+class _Names:
+    """Of the tensors that a program is given: parameters, buffers, then as many batches of x as of y."""
+
+    params: tuple[str, ...]
+    buffers: tuple[str, ...]
+
+    def split(self, tensors: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any], list[Any], list[Any]]:
+        """The tensors under their names."""
+        first, second = len(self.params), len(self.params) + len(self.buffers)
+        batches = list(tensors[second:])
+        half = len(batches) // 2
+        theta = dict(zip(self.params, tensors[:first], strict=True))
+        buffers = dict(zip(self.buffers, tensors[first:second], strict=True))
+        return theta, buffers, batches[:half], batches[half:]
 
 
-def _train(program: Program, names: tuple[str, ...], tensors: Sequence[Tensor], tape: _Tape | None) -> Slots:
-    theta, buffers, xs, ys = _split(tensors, names)
-    slots = program.init(theta)
+def _train(program: Program, names: _Names, tensors: Sequence[Tensor], tape: _Tape | None) -> tuple[Tensor, ...]:
+    theta, buffers, xs, ys = names.split(tensors)
+    slots = program.slots(theta)
     for t, (x, y) in enumerate(zip(xs, ys, strict=True)):
         if tape is not None and t % (program.keep_every or 1) == 0:
             tape.kept.append((theta, slots, buffers))
         theta, slots, buffers = program.advance(t, theta, slots, buffers, x, y)
-    return theta, *buffers.values()
+    return *theta.values(), *buffers.values()
 
 
 class Sweep(torch.autograd.Function):
     """Parameters and buffers after all steps; every tensor has its lanes in front."""
 
     @staticmethod
-    def forward(program: Program, names: tuple[str, ...], tape: _Tape, *tensors: Tensor) -> Slots:
+    def forward(program: Program, names: _Names, tape: _Tape, *tensors: Tensor) -> tuple[Tensor, ...]:
         # Outputs must not be inputs, which untouched buffers would be.
         return tuple(t.clone() for t in _train(program, names, tensors, tape))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Slots) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.program, ctx.names, ctx.tape, *tensors = inputs
-        ctx.mark_non_differentiable(*output[1:])
+        ctx.mark_non_differentiable(*output[len(ctx.names.params) :])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
 
@@ -188,12 +214,14 @@ class Sweep(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
         program: Program = ctx.program
         tape: _Tape = ctx.tape
-        theta, buffers, xs, ys = _split(ctx.saved_tensors, ctx.names)
+        theta, buffers, xs, ys = ctx.names.split(ctx.saved_tensors)
         x_bars: list[Tensor | None] = [None] * len(xs)
         y_bars: list[Tensor | None] = [None] * len(ys)
-        bar = cotangents[0]
-        if bar is not None:
-            slots_bar = tuple(torch.zeros_like(slot) for slot in program.init(theta))
+        bars: list[Tensor | None] = [None] * len(theta)
+        given = dict(zip(theta, cotangents[: len(theta)], strict=True))
+        if any(bar is not None for bar in given.values()):
+            bar = {name: torch.zeros_like(theta[name]) if b is None else b for name, b in given.items()}
+            slots_bar = {name: tuple(map(torch.zeros_like, slot)) for name, slot in program.slots(theta).items()}
             every = program.keep_every or 1
             for segment in reversed(range(len(tape.kept))):
                 first = segment * every
@@ -205,12 +233,13 @@ class Sweep(torch.autograd.Function):
                     bar, slots_bar, x_bars[t], y_bars[t] = program.pull(
                         t, *states.pop(), xs[t], ys[t], (bar, slots_bar)
                     )
-        return None, None, None, bar, *[None] * len(buffers), *x_bars, *y_bars
+            bars = list(bar.values())
+        return None, None, None, *bars, *[None] * len(buffers), *x_bars, *y_bars
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], program: Program, names: tuple[str, ...], tape: _Tape, *tensors: Tensor
-    ) -> tuple[Slots, tuple[int, ...]]:
+        info: Any, in_dims: tuple[Any, ...], program: Program, names: _Names, tape: _Tape, *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         def fold(tensor: Tensor, dim: int | None) -> Tensor:
             mapped = (
                 tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
@@ -230,35 +259,36 @@ class Slope(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(program: Program, names: tuple[str, ...], *tensors: Tensor) -> Slots:
+    def forward(program: Program, names: _Names, *tensors: Tensor) -> tuple[Tensor, ...]:
         (theta, buffers, (x,), (y,)), in_dims = _shared_apart(tensors, names)
         gradient, after = program.lanes("gradient", program.gradient, in_dims)(theta, buffers, x, y)
-        return gradient, *(b.clone() for b in after.values())
+        return *gradient.values(), *(b.clone() for b in after.values())
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Slots) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.program, ctx.names, *tensors = inputs
-        ctx.mark_non_differentiable(*output[1:])
+        ctx.mark_non_differentiable(*output[len(ctx.names.params) :])
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, along: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         program: Program = ctx.program
         (theta, buffers, (x,), (y,)), in_dims = _shared_apart(ctx.saved_tensors, ctx.names)
+        along = dict(zip(theta, cotangents, strict=False))
         wanted = (2, 3) if y.is_floating_point() else (2,)
 
-        def across(theta: Tensor, buffers: Params, x: Tensor, y: Tensor, along: Tensor) -> Any:
+        def across(theta: Params, buffers: Params, x: Tensor, y: Tensor, along: Params) -> Any:
             slope = grad(lambda *a: program.loss(*a)[0], argnums=wanted)
             return jvp(lambda theta: slope(theta, buffers, x, y), (theta,), (along,))[1]
 
         bars = program.lanes("across", across, (*in_dims, 0))(theta, buffers, x, y, along)
-        return None, None, None, *[None] * len(buffers), *bars, *[None] * (2 - len(bars))
+        return None, None, *[None] * (len(theta) + len(buffers)), *bars, *[None] * (2 - len(bars))
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], program: Program, names: tuple[str, ...], *tensors: Tensor
-    ) -> tuple[Slots, tuple[int, ...]]:
+        info: Any, in_dims: tuple[Any, ...], program: Program, names: _Names, *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         def fold(tensor: Tensor, dim: int | None) -> Tensor:
             if dim is None:
                 return tensor if len(tensor) == 1 else tensor.repeat(info.batch_size, *[1] * (tensor.dim() - 1))
@@ -269,44 +299,43 @@ class Slope(torch.autograd.Function):
         return tuple(o.unflatten(0, (info.batch_size, -1)) for o in out), (0,) * len(out)
 
 
-def _shared_apart(tensors: Sequence[Tensor], names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:
+def _shared_apart(tensors: Sequence[Tensor], names: _Names) -> tuple[Any, tuple[Any, ...]]:
     """The arguments of a program, and which of them count lanes; what all share loses its axis of one."""
     lanes = max(len(tensor) for tensor in tensors)
     shared = [lanes > 1 and len(tensor) == 1 for tensor in tensors]
-    parts = _split([t[0] if s else t for t, s in zip(tensors, shared, strict=True)], names)
-    axes = [None if s else 0 for s in shared]
-    return parts, (axes[0], dict(zip(names, axes[1:-2], strict=True)), axes[-2], axes[-1])
+    parts = names.split([t[0] if s else t for t, s in zip(tensors, shared, strict=True)])
+    theta, buffers, (x,), (y,) = names.split([None if s else 0 for s in shared])
+    return parts, (theta, buffers, x, y)
 
 
-def slope(program: Program, theta: Tensor, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+def slope(program: Program, theta: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Params, Params]:
     """The gradient of one batch, and the buffers afterwards, for one lane; differentiable in `x` and in a soft `y`."""
-    names = tuple(buffers)
-    tensors = [tensor[None] for tensor in (theta, *buffers.values(), x, y)]
-    out = Slope.apply(program, names, *tensors)  # type: ignore[no-untyped-call]
-    return out[0][0], dict(zip(names, [o[0] for o in out[1:]], strict=True))
+    names = _Names(tuple(theta), tuple(buffers))
+    tensors = [tensor[None] for tensor in (*theta.values(), *buffers.values(), x, y)]
+    out = [o[0] for o in Slope.apply(program, names, *tensors)]  # type: ignore[no-untyped-call]
+    return dict(zip(theta, out, strict=False)), dict(zip(buffers, out[len(theta) :], strict=True))
 
 
 def sweep(
-    program: Program, theta: Tensor, buffers: Params, xs: Sequence[Tensor], ys: Sequence[Tensor]
-) -> tuple[Tensor, Params]:
-    """Parameters (one flat vector) and buffers after training on the batches in order, for one lane.
+    program: Program, theta: Params, buffers: Params, xs: Sequence[Tensor], ys: Sequence[Tensor]
+) -> tuple[Params, Params]:
+    """Parameters and buffers after training on the batches in order, for one lane.
 
     Differentiable in `theta`, in every batch of `xs`, and in those of `ys` that are floating point; buffers are
     handed on without a gradient (running statistics never act on training: in train mode they are not read, in
     eval mode they do not change).
     """
-    names = tuple(buffers)
-    tensors = [theta, *buffers.values(), *xs, *ys]
-    lane = [tensor[None] for tensor in tensors]
-    states = len(xs) * theta.numel() * theta.element_size()
-    small = len(xs) <= UNROLLED or (theta.device.type == "cpu" and states <= UNROLLED_ON_CPU)
+    names = _Names(tuple(theta), tuple(buffers))
+    lane = [tensor[None] for tensor in (*theta.values(), *buffers.values(), *xs, *ys)]
+    states = len(xs) * sum(p.numel() * p.element_size() for p in theta.values())
+    on_cpu = all(p.device.type == "cpu" for p in theta.values())
+    small = len(xs) <= UNROLLED or (on_cpu and states <= UNROLLED_ON_CPU)
     few = program.keep_every is None and small and not program.compiled
     if not torch.is_grad_enabled():  # as on the client itself, there is nothing to keep
         out = _train(program, names, lane, None)
-    elif few:
-        out = _train(
-            replace(program, compiler=None), names, lane, None
-        )  # traced programs have no gradient of their own
+    elif few:  # traced programs have no gradient of their own
+        out = _train(replace(program, compiler=None), names, lane, None)
     else:
         out = Sweep.apply(program, names, _Tape(), *lane)  # type: ignore[no-untyped-call]
-    return out[0][0], dict(zip(names, [o[0] for o in out[1:]], strict=True))
+    ends = [o[0] for o in out]
+    return dict(zip(theta, ends, strict=False)), dict(zip(buffers, ends[len(theta) :], strict=True))
