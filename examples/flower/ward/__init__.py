@@ -1,0 +1,1 @@
+"""Wards that train a classifier together."""

@@ -1,0 +1,4 @@
+"""Captures of real federations: plain PyTorch loops, Flower, NVFlare.
+
+Nothing here imports a framework before it is used.
+"""

@@ -1,0 +1,349 @@
+"""`seepage doctor` and `seepage attack`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import nn
+
+from seepage.audit.gate import exit_code, gate, read_policy
+from seepage.audit.summary import read_rows
+from seepage.audit.values import SpecError, build
+from seepage.capture import Capture, CaptureError, Problem, Secret
+from seepage.engine.progress import watching
+from seepage.frameworks.arrange import find_captures, find_secrets
+from seepage.frameworks.record import RECIPE
+from seepage.inspect.attack import Target, attack_captures
+from seepage.inspect.doctor import Check, Examination, doctor
+from seepage.inspect.guessed_recipe import guess_recipe
+from seepage.inspect.suite import Effort, choose
+from seepage.recipe import Recipe
+from seepage.report import write_report
+from seepage.report.terminal import print_findings, print_verdicts
+from seepage.spec import DataSpec
+from seepage.streams import Stream
+from seepage.task import ModuleError, Task
+from seepage.threat import THREATS, Fact, ThreatModel
+from seepage.untrusted import Refused, read_text
+
+__all__ = ["app"]
+
+EPOCHS = 10_000
+app = typer.Typer()
+say = Console(stderr=True, highlight=False)
+
+CapturePath = Annotated[Path, typer.Argument(help="Folder of a capture, or one that holds such folders.")]
+Model = Annotated[
+    str, typer.Option("--model", help="Yours: package.module:factory, which returns a seepage.Task or an nn.Module.")
+]
+RecipePath = Annotated[
+    Path | None,
+    typer.Option("--recipe", help="TOML with a [recipe] table: how clients train; default: the capture's own, if any."),
+]
+SecretPath = Annotated[
+    Path | None, typer.Option("--secret", help="Sealed examples, a file or a folder of them, for scoring alone.")
+]
+Shape = Annotated[
+    str | None, typer.Option("--shape", help="Of one example, such as 3,32,32; for a factory that returns a module.")
+]
+Clients = Annotated[
+    list[str] | None, typer.Option("--client", help="Look at this client alone; may be given several times.")
+]
+Round = Annotated[
+    int | None, typer.Option("--round", help="Look at this round as the last; default: the last there is.")
+]
+Examples = Annotated[
+    int | None, typer.Option("--examples", min=1, help="How many examples each client has, if the capture is silent.")
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Look at that many clients at most.")]
+
+
+@app.command("doctor")
+def doctor_command(
+    capture: CapturePath,
+    model: Model,
+    recipe: RecipePath = None,
+    secret: SecretPath = None,
+    shape: Shape = None,
+    client: Clients = None,
+    number: Round = None,
+    examples: Examples = None,
+    limit: Limit = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list on stdout, and nothing else.")] = False,
+) -> None:
+    """Say whether a capture is sound, and whether it should leak.
+
+    Every check has what was expected, what came and what to do. Exit code: 0 sound, 1 something would mislead an
+    attack, 2 could not be read.
+    """
+    with _clear_errors():
+        captures, secrets, task, told = _gathered(
+            capture, model, recipe, secret, shape, client, number, examples, limit
+        )
+        examinations = doctor(captures, task, told, secrets)
+        if as_json:
+            sys.stdout.write(json.dumps([_plain(examination) for examination in examinations]) + "\n")
+        else:
+            _print(examinations)
+        raise typer.Exit(0 if all(examination.sound for examination in examinations) else 1)
+
+
+@app.command("attack")
+def attack_command(
+    capture: CapturePath,
+    model: Model,
+    threat: Annotated[
+        str | None,
+        typer.Option(
+            "--threat", help="Who attacks; default: honest-server if told the recipe, else one who guesses it."
+        ),
+    ] = None,
+    recipe: RecipePath = None,
+    secret: SecretPath = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for results and the report.")] = Path("seepage-report"),
+    effort: Annotated[Effort, typer.Option("--effort", help="How long to search.")] = Effort.STANDARD,
+    policy: Annotated[Path | None, typer.Option("--policy", help="Limits to hold the results against.")] = None,
+    shape: Shape = None,
+    client: Clients = None,
+    number: Round = None,
+    examples: Examples = None,
+    limit: Limit = 8,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+) -> None:
+    """Attack what was captured, and report what leaks.
+
+    Checks the capture, infers how its updates were made, runs the attacks that fit and writes the report. Without
+    --secret images are shown unscored. Exit code: 0 within the limits of --policy, if given, 1 a limit broken, 2 could
+    not be measured.
+    """
+    with _clear_errors():
+        limits = None if policy is None else read_policy(policy)
+        captures, secrets, task, told = _gathered(
+            capture, model, recipe, secret, shape, client, number, examples, limit
+        )
+        examinations = doctor(captures, task, told, secrets)
+        if not all(examination.nature for examination in examinations):
+            _print(examinations)
+            raise typer.Exit(2)
+        _print_problems(examinations)
+        natures = [examination.nature for examination in examinations if examination.nature is not None]
+        exchanges = [examination.exchange for examination in examinations]
+        used = told or guess_recipe(exchanges, natures, task, Stream.from_seed(seed) / "recipe")
+        who = _threat(threat, told, used)
+        suite, left_out = choose(task, told if Fact.RECIPE in who.facts else None, natures, effort)
+        if not suite:
+            raise SpecError(f"no attack fits: {left_out[0][1]}")
+        name = capture.resolve().name
+        target = Target(name, captures, secrets, task, model, used, told is not None, who, examinations, left_out)
+        _run(target, suite, out, _device(device), seed)
+        index, rows, _ = read_rows(out)
+        verdicts = [] if limits is None else gate(rows, limits)
+        page = write_report(out, verdicts)
+        print_findings(rows, index.threshold)
+        print_verdicts(verdicts)
+        say.print(f"\nPictures and details: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
+        raise typer.Exit(2 if rows["metric"].eq("none").all() else exit_code(verdicts))
+
+
+# What the commands are made of.
+
+
+def _gathered(
+    path: Path,
+    model: str,
+    recipe: Path | None,
+    secret: Path | None,
+    shape: str | None,
+    clients: list[str] | None,
+    number: int | None,
+    examples: int | None,
+    limit: int,
+) -> tuple[list[Capture], dict[str, Secret], Task, Recipe | None]:
+    captures = find_captures(path)
+    if clients:
+        known = [capture.client for capture in captures]
+        for name in clients:
+            if name not in known:
+                raise SpecError(f"--client: expected one of {known}, got {name!r}")
+        captures = [capture for capture in captures if capture.client in clients]
+    if number is not None:
+        captures = [replace(c, exchanges=tuple(e for e in c.exchanges if e.round <= number)) for c in captures]
+        captures = [c for c in captures if c.exchanges and c.exchanges[-1].round == number]
+    captures = [capture for capture in captures if capture.exchanges][:limit]
+    if not captures:
+        what = "expected a client with an answer" + ("" if number is None else f" in round {number}")
+        raise CaptureError([Problem(str(path), "exchanges", f"{what}, got none", "check --round, or capture again")])
+    secrets = {} if secret is None else find_secrets(secret)
+    if secret is not None and not any(capture.client in secrets for capture in captures):
+        asked = [capture.client for capture in captures]
+        raise SpecError(f"--secret: expected the examples of one of {asked}, got those of {sorted(secrets)}")
+    captures = [_with_count(capture, secrets.get(capture.client), examples) for capture in captures]
+    return captures, secrets, _task(model, shape, secrets), _recipe(path, recipe)
+
+
+def _with_count(capture: Capture, secret: Secret | None, examples: int | None) -> Capture:
+    """Where the capture is silent, what the command line or the auditor knows."""
+    count = examples or (None if secret is None else len(secret.examples))
+    exchanges = [
+        e if e.examples is not None and examples is None else replace(e, examples=count) for e in capture.exchanges
+    ]
+    return replace(capture, exchanges=tuple(exchanges))
+
+
+def _task(name: str, shape: str | None, secrets: dict[str, Secret]) -> Task:
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        made: Any = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise SpecError(
+            f"--model: expected `package.module:factory` without arguments, got {name!r}: {error}"
+        ) from error
+    finally:
+        sys.path.remove(os.getcwd())
+    if isinstance(made, Task):
+        return made
+    if not isinstance(made, nn.Module):
+        raise SpecError(f"--model: expected {name} to return a seepage.Task or an nn.Module, got {type(made).__name__}")
+    held = next(iter(secrets.values()), None)
+    if shape is None and held is None:
+        raise SpecError(f"--shape: {name} returns a module alone; give --shape, or have it return a seepage.Task")
+    try:
+        size = tuple(map(int, shape.split(","))) if shape is not None else tuple(held.examples.x.shape[1:])  # type: ignore[union-attr]
+    except ValueError as error:
+        raise SpecError(f"--shape: expected whole numbers such as 3,32,32, got {shape!r}") from error
+    heads = [layer for layer in made.modules() if isinstance(layer, nn.Linear)]
+    if not heads or heads[-1].out_features < 2:
+        raise SpecError(f"--model: how many classes {name} has does not show; have it return a seepage.Task")
+    # What pixels are worth is not known: an image may lie anywhere a normalised one usually does.
+    return Task(made, DataSpec(size, classes=heads[-1].out_features, low=-3.0, high=3.0))
+
+
+def _recipe(capture: Path, given: Path | None) -> Recipe | None:
+    path = given or next(
+        iter([capture / RECIPE] if (capture / RECIPE).exists() else sorted(capture.rglob(RECIPE))), None
+    )
+    if path is None:
+        return None
+    try:
+        table = tomllib.loads(read_text(path))
+    except Refused as refused:
+        raise SpecError(f"{path}: {refused}") from refused
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: expected TOML, got: {error}") from error
+    if "recipe" not in table:
+        raise SpecError(f"{path}: expected a [recipe] table, got only {sorted(table)}")
+    recipe = build(Recipe, table["recipe"], f"{path}: recipe")
+    if recipe.epochs > EPOCHS:  # every attack trains as the recipe says, and a capture may bring its own
+        raise SpecError(f"{path}: recipe.epochs: expected at most {EPOCHS}, got {recipe.epochs}; correct the recipe")
+    return recipe
+
+
+def _threat(name: str | None, told: Recipe | None, used: Recipe | None) -> ThreatModel:
+    if name is None and told is None and used is not None:
+        rate = "" if used.sends == "gradient" else f" of SGD with learning rate {used.optimiser.lr:.3g}"
+        about = f"reads the messages on their way and takes every update for one step{rate}, which it reads off them"
+        return ThreatModel("guessing-eavesdropper", frozenset({Fact.COUNT, Fact.RECIPE}), about)
+    if name is None:
+        name = "eavesdropper" if told is None else "honest-server"
+    if name not in THREATS:
+        raise SpecError(f"--threat: expected one of {sorted(THREATS)}, got {name!r}")
+    if Fact.RECIPE in THREATS[name].facts and told is None:
+        raise SpecError(
+            f"--threat: {name} is told the recipe, and there is none; give --recipe, or --threat eavesdropper"
+        )
+    return THREATS[name]
+
+
+def _device(name: str) -> torch.device:
+    if name not in ("auto", "cpu", "cuda"):
+        raise SpecError(f"--device: expected auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SpecError("--device: expected a CUDA device, got none that torch can see; use --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _run(target: Target, suite: list[Any], out: Path, device: torch.device, seed: int) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=say, transient=True) as progress:
+        whole = progress.add_task("Attacks", total=len(suite))
+        inner = progress.add_task("", total=None, visible=False)
+
+        def listen(number: int, count: int, name: str, event: str) -> None:
+            if event == "start":
+                progress.reset(inner, description=f"  {name}", visible=True, total=None)
+                return
+            progress.update(whole, completed=number + 1, total=count)
+            if event.startswith(("error", "not applicable")):
+                say.print(f"[yellow]{escape(name)}: {escape(event)}[/yellow]", soft_wrap=True)
+
+        with watching(lambda step, steps, value: progress.update(inner, completed=step, total=steps)):
+            attack_captures(target, suite, out, device=device, seed=seed, listener=listen)
+
+
+_MARKS = {"fine": "[green]fine[/green]", "note": "[yellow]note[/yellow]", "problem": "[red]PROBLEM[/red]"}
+_LEAKS = {"more": "[red]more[/red]", "less": "[green]less[/green]", "open": "open"}
+
+
+def _print(examinations: list[Examination]) -> None:
+    console = Console(highlight=False)
+    for examination in examinations:
+        console.print(f"\n[bold]client {escape(examination.client)}, round {examination.exchange.round}[/bold]")
+        for check in examination.checks:
+            console.print(_line(check), soft_wrap=True)
+        if examination.reasons:
+            console.print("[dim]leakage to expect[/dim]")
+        for reason in examination.reasons:
+            said = f"{escape(reason.name)}: {escape(reason.got)}; {escape(reason.why)}"
+            console.print(f"{_LEAKS[reason.leakage]}  {said}", soft_wrap=True)
+
+
+def _print_problems(examinations: list[Examination]) -> None:
+    for examination in examinations:
+        for check in examination.checks:
+            if check.status == "problem":
+                say.print(f"client {escape(examination.client)}: {_line(check)}", soft_wrap=True)
+
+
+def _line(check: Check) -> str:
+    remedy = f"\n         {escape(check.remedy)}" if check.remedy else ""
+    said = f"{escape(check.name)}: expected {escape(check.expected)}, got {escape(check.got)}"
+    return f"{_MARKS[check.status]}  {said}{remedy}"
+
+
+def _plain(examination: Examination) -> dict[str, Any]:
+    return {
+        "client": examination.client,
+        "round": examination.exchange.round,
+        "sound": examination.sound,
+        "nature": None if examination.nature is None else asdict(examination.nature),
+        "checks": [asdict(check) for check in examination.checks],
+        "reasons": [asdict(reason) for reason in examination.reasons],
+    }
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except (SpecError, CaptureError, ModuleError) as error:
+        say.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        say.print("Stopped. Finished attacks are kept; run the same command again to go on.")
+        raise typer.Exit(130) from None

@@ -1,0 +1,123 @@
+"""Which attacks fit a capture, and which do not, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import nn
+
+from seepage.attacks import SME, Analytic, Attack, CountLabels, FedAvg, InvertingGradients, LocalModel, Spear
+from seepage.inspect.nature import Nature
+from seepage.recipe import Recipe
+from seepage.task import Task
+
+__all__ = ["Chosen", "Effort", "choose"]
+
+
+SMOOTH = 0.01
+"""Weight of total variation of the second search. Where the update says all, `benchmarks/suite_prior.py` finds that it
+costs 25 dB, so that it is never the only one; where noise or many steps leave less, a prior has to choose."""
+
+
+class Effort(StrEnum):
+    """How long to search."""
+
+    QUICK = "quick"
+    STANDARD = "standard"
+    THOROUGH = "thorough"
+
+    @property
+    def steps(self) -> int:
+        """Iterations of each search."""
+        return {Effort.QUICK: 300, Effort.STANDARD: 2000, Effort.THOROUGH: 4800}[self]
+
+    @property
+    def restarts(self) -> int:
+        """How often each search is begun anew: what comes out the same again is more than chance."""
+        return {Effort.QUICK: 2, Effort.STANDARD: 3, Effort.THOROUGH: 5}[self]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An attack of the suite.
+
+    Args:
+        attack: with its knobs.
+        why: it fits, in one sentence.
+        restarts: how often it is run from the beginning; 1 for what computes its answer.
+        label: in the place of its name, where that occurs twice.
+    """
+
+    attack: Attack
+    why: str
+    restarts: int = 1
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """As in tables."""
+        return self.label or self.attack.name
+
+
+def choose(
+    task: Task, recipe: Recipe | None, natures: Sequence[Nature], effort: Effort = Effort.STANDARD
+) -> tuple[list[Chosen], list[tuple[str, str]]]:
+    """The suite for clients of one module.
+
+    Args:
+        task: the module.
+        recipe: how clients train, if that was told.
+        natures: of the updates.
+        effort: how long to search.
+
+    Returns:
+        The attacks that fit, and (name, reason) of those that do not.
+    """
+    chosen: list[Chosen] = []
+    left_out: list[tuple[str, str]] = []
+    counts = {nature.examples for nature in natures}
+    if None in counts:
+        why = "needs the number of examples, which the capture does not say; give --examples"
+        return [], [(attack.name, why) for attack in (CountLabels, Analytic, Spear, InvertingGradients, FedAvg, SME)]
+    if task.spec.classes is None:
+        left_out.append((CountLabels.name, "there are no classes"))
+    elif task.head is None:
+        left_out.append((CountLabels.name, "the module does not end in a linear layer with one output per class"))
+    else:
+        chosen.append(Chosen(CountLabels(), "the last layer gives label counts away"))
+    several = any(nature.fewest_steps > 1 for nature in natures)
+    if recipe is not None:
+        several = several or any(recipe.steps(count) > 1 for count in counts if count)
+    layers = list(task.module.modules())
+    if not any(isinstance(layer, nn.Linear) for layer in layers):
+        left_out += [(attack.name, "the module has no linear layer") for attack in (Analytic, Spear)]
+    else:
+        chosen.append(Chosen(Analytic(), "what enters a linear layer can be computed from its gradient"))
+        if several:
+            left_out.append((Spear.name, "it takes one gradient apart, and there were several local steps"))
+        elif max(count or 0 for count in counts) < 2:
+            left_out.append((Spear.name, "there is a single example, which the analytic attack finds"))
+        elif not any(isinstance(layer, nn.ReLU) for layer in layers):
+            left_out.append((Spear.name, "the module has no ReLU, whose zeros it lives on"))
+        else:
+            chosen.append(Chosen(Spear(), "ReLU leaves zeros by which a batch is taken apart"))
+    search = InvertingGradients(steps=effort.steps)
+    chosen.append(Chosen(search, "the direction of the update is matched", effort.restarts))
+    if task.spec.is_image:
+        smooth = InvertingGradients(tv=SMOOTH, steps=effort.steps)
+        why = "likewise, with smooth images preferred, for updates that say less"
+        chosen.append(Chosen(smooth, why, effort.restarts, "inverting-gradients, smooth"))
+    if recipe is not None and recipe.epochs > 1 and task.spec.is_image and task.spec.classes is not None:
+        slower = FedAvg(steps=min(effort.steps, 400))
+        chosen.append(Chosen(slower, "several epochs are simulated, each with images of its own", effort.restarts))
+    else:
+        left_out.append((FedAvg.name, "it is for images, several epochs and a recipe that is told"))
+    if several and recipe is None:
+        chosen.append(Chosen(SME(steps=effort.steps), "several steps are approximated by one between", effort.restarts))
+    else:
+        left_out.append((SME.name, "it is for several steps that the attacker is not told"))
+    if task.spec.classes is None:
+        chosen.append(Chosen(LocalModel(), "a least-squares client's own model follows from enough rounds"))
+    return chosen, left_out

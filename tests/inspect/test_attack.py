@@ -1,0 +1,177 @@
+"""From a captured federation to a report, by the commands alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+from torch import nn
+from typer.testing import CliRunner
+
+import seepage
+from seepage.audit.summary import read_rows
+from seepage.capture import read_capture, write_capture
+from seepage.cli import app
+from seepage.frameworks.record import record, write_recipe
+from seepage.recipe import SGD, Recipe
+
+MODEL = """
+import torch, seepage
+from torch import nn
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.Sigmoid(), nn.Linear(24, 3))
+
+def task():
+    return seepage.Task(network(), seepage.DataSpec((1, 6, 6), classes=3, low=-2.0, high=2.0))
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a model, two captured clients and their secrets."""
+    (tmp_path / "mine.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    sys.modules.pop("mine", None)
+    namespace: dict[str, object] = {}
+    exec(MODEL, namespace)
+    for client in range(2):
+        model: nn.Module = namespace["network"]()  # type: ignore[operator]
+        rng = torch.Generator().manual_seed(client)
+        x, y = torch.rand(1, 1, 6, 6, generator=rng), torch.tensor([client])
+        secret = tmp_path / "secrets" / f"{client}.safetensors"
+        with record(model, tmp_path / "captures" / f"{client}", client=f"ward {client}", secret=secret) as rec:
+            rec.seal(x, y)
+            optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimiser.step()
+    write_recipe(tmp_path / "recipe.toml", Recipe(SGD(0.1), sends="weights"))
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+def test_with_a_secret_what_came_back_is_scored(home: Path) -> None:
+    done = call(
+        "attack", "captures", "--model", "mine:task", "--recipe", "recipe.toml", "--secret", "secrets", "--out", "out",
+        "--effort", "quick", "--device", "cpu",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "2 of 2 images came back" in " ".join(done.output.split())
+    _, rows, _ = read_rows(home / "out")
+    exact = rows[(rows["attack"] == "analytic") & (rows["metric"] == "psnr")]
+    assert (exact["value"] > 40).all(), "a linear first layer with a bias gives a single example away"
+    assert set(rows["client"]) == {"ward 0", "ward 1"}
+    assert set(rows["threat"]) == {"honest-server"}
+    page = (home / "out" / "index.html").read_text()
+    assert "What was captured" in page
+    assert "parameters per input value" in page
+
+
+def test_without_a_secret_images_are_unscored_and_labels_believed(home: Path) -> None:
+    done = call("attack", "captures", "--model", "mine:task", "--out", "out", "--effort", "quick", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert "nothing can be scored" in " ".join(done.output.split())
+    _, rows, table = read_rows(home / "out")
+    assert not rows["metric"].isin(["psnr", "recovered", "label_accuracy"]).any()
+    assert set(rows["threat"]) == {"guessing-eavesdropper"}
+    search = rows[rows["attack"] == "inverting-gradients"].set_index(["client", "metric"])["value"]
+    assert search["ward 0", "update_explained"] > 0.99
+    assert ("ward 0", "restart_psnr") in search.index
+    labels = table.note(rows["trial"].iloc[0])["labels"]
+    assert labels == {"ward 0": {"0": 1}, "ward 1": {"1": 1}}
+    page = (home / "out" / "index.html").read_text()
+    assert "unscored: no truth was given" in page
+    assert "holds the clients’ true images" not in page
+
+
+def test_a_finished_attack_is_not_run_again(home: Path) -> None:
+    command = ("attack", "captures", "--model", "mine:task", "--out", "out", "--effort", "quick", "--device", "cpu")
+    call(*command)
+    before = {path: path.stat().st_mtime_ns for path in (home / "out" / "rows").iterdir()}
+    call(*command)
+    assert {path: path.stat().st_mtime_ns for path in (home / "out" / "rows").iterdir()} == before
+
+
+def test_a_policy_decides_the_exit_code(home: Path) -> None:
+    (home / "policy.toml").write_text('[[limit]]\nmetric = "recovered"\nat_most = 0.5\nattack = "analytic"\n')
+    done = call(
+        "attack", "captures", "--model", "mine:task", "--recipe", "recipe.toml", "--secret", "secrets", "--out", "out",
+        "--effort", "quick", "--policy", "policy.toml", "--device", "cpu",
+    )  # fmt: skip
+    assert done.exit_code == 1, done.output
+
+
+def test_the_doctor_prints_its_checks_and_gives_them_to_machines(home: Path) -> None:
+    done = call("doctor", "captures", "--model", "mine:task", "--recipe", "recipe.toml", "--secret", "secrets")
+    assert done.exit_code == 0, done.output
+    assert "leakage to expect" in done.output
+    done = call("doctor", "captures", "--model", "mine:task", "--client", "ward 1", "--json")
+    (only,) = json.loads(done.output)
+    assert (only["client"], only["sound"], only["nature"]["fewest_examples"]) == ("ward 1", True, 1)
+    assert {check["name"] for check in only["checks"]} >= {"names and shapes", "recipe"}
+
+
+def test_the_doctor_says_when_the_module_is_another(home: Path) -> None:
+    (home / "other.py").write_text(MODEL.replace("24", "25"))
+    for command in ("doctor", "attack"):
+        done = call(command, "captures", "--model", "other:task")
+        assert done.exit_code == (1 if command == "doctor" else 2)
+        assert "expected shape (25, 36), got (24, 36)" in done.output
+    sys.modules.pop("other", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nowhere", "--model", "mine:task"), "expected a folder with a capture.json"),
+        (("captures", "--model", "mine:missing"), "expected `package.module:factory`"),
+        (("captures", "--model", "mine:network"), "give --shape"),
+        (("captures", "--model", "mine:network", "--shape", "a,b"), "expected whole numbers"),
+        (("captures", "--model", "mine:MODEL"), "expected `package.module:factory`"),
+        (("captures", "--model", "mine:task", "--client", "x"), "expected one of ['ward 0', 'ward 1']"),
+        (("captures", "--model", "mine:task", "--round", "9"), "in round 9"),
+        (("captures", "--model", "mine:task", "--recipe", "mine.py"), "expected TOML"),
+        (("captures", "--model", "mine:task", "--recipe", "none.toml"), "check the path"),
+    ],
+)
+def test_what_a_person_did_wrong_is_said_in_a_sentence(home: Path, words: tuple[str, ...], said: str) -> None:
+    for command in ("doctor", "attack"):
+        done = call(command, *words)
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())
+
+
+def test_a_module_alone_will_do_where_the_shape_is_given(home: Path) -> None:
+    done = call("doctor", "captures", "--model", "mine:network", "--shape", "1,6,6")
+    assert done.exit_code == 0, done.output
+    done = call("doctor", "captures", "--model", "mine:network", "--secret", "secrets")
+    assert done.exit_code == 0, done.output
+
+
+def test_threats_that_know_more_than_there_is_are_refused(home: Path) -> None:
+    done = call("attack", "captures", "--model", "mine:task", "--threat", "honest-server")
+    assert done.exit_code == 2
+    assert "give --recipe" in " ".join(done.output.split())
+    done = call("attack", "captures", "--model", "mine:task", "--threat", "nobody")
+    assert "expected one of" in done.output
+
+
+def test_names_from_outside_are_escaped_in_the_report(home: Path) -> None:
+    (capture,) = read_capture(home / "captures" / "0")
+    evil = seepage.Capture("<script>alert(1)</script>", capture.exchanges)
+    write_capture(home / "evil", [evil])
+    done = call("attack", "evil", "--model", "mine:task", "--out", "out", "--effort", "quick", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    page = (home / "out" / "index.html").read_text()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page

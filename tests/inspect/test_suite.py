@@ -1,0 +1,56 @@
+"""Attacks are chosen by what fits, and what does not fit has a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from common.nets import CLASSES, IMAGE, batch_resnet, cnn, mlp, seeded
+from seepage.attacks import ATTACKS
+from seepage.inspect.nature import Nature
+from seepage.inspect.suite import Effort, choose
+from seepage.recipe import Recipe
+from seepage.spec import DataSpec
+from seepage.task import Task
+
+SPEC = DataSpec(IMAGE, classes=CLASSES)
+CLEAN = Nature(1.0, examples=4)
+
+
+def names(task: Task, recipe: Recipe | None, nature: Nature) -> set[str]:
+    chosen, left_out = choose(task, recipe, [nature], Effort.QUICK)
+    assert all(why for _, why in left_out)
+    assert {name for name, _ in left_out} <= set(ATTACKS)
+    assert not {one.name for one in chosen} & {name for name, _ in left_out}
+    return {one.name for one in chosen}
+
+
+def test_images_are_sought_with_and_without_a_prior_for_smooth_ones() -> None:
+    both = {"inverting-gradients", "inverting-gradients, smooth"}
+    assert names(Task(seeded(cnn), SPEC), Recipe(), CLEAN) == {"count-labels", "analytic", "spear", *both}
+    rows = Task(nn.Linear(3, 2), DataSpec((3,), classes=2))
+    assert "inverting-gradients, smooth" not in names(rows, Recipe(), CLEAN)
+
+
+def test_steps_decide_between_simulation_and_surrogate() -> None:
+    task = Task(seeded(batch_resnet), SPEC)
+    several = replace(CLEAN, steps=4, fewest_steps=4)
+    assert "sme" in names(task, None, several)
+    told = names(task, Recipe(epochs=4), several)
+    assert "fedavg-leakage" in told
+    assert not told & {"sme", "spear"}
+
+
+def test_spear_needs_relu_and_a_batch() -> None:
+    assert "spear" not in names(Task(seeded(mlp), SPEC), Recipe(), CLEAN)
+    assert "spear" not in names(Task(seeded(cnn), SPEC), Recipe(), replace(CLEAN, examples=1))
+
+
+def test_without_a_count_or_classes_there_is_a_reason() -> None:
+    task = Task(seeded(cnn), SPEC)
+    chosen, left_out = choose(task, Recipe(), [replace(CLEAN, examples=None)])
+    assert chosen == []
+    assert "--examples" in left_out[0][1]
+    regression = Task(nn.Linear(3, 1), DataSpec((3,)))
+    assert names(regression, Recipe(), CLEAN) == {"analytic", "inverting-gradients", "local-model"}
