@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,16 @@ class Encoding:
     std: tuple[float, ...]
 
     @classmethod
-    def of(cls, train: Table) -> Encoding:
-        """Learns the categories, ranges, means and deviations of `train`; float columns are numeric, others not."""
+    def of(cls, train: Table, binary: Collection[str] = ()) -> Encoding:
+        """Learns the categories, ranges, means and deviations of `train`; float columns are numeric, others not.
+
+        Args:
+            train: the rows.
+            binary: columns of two values that become one feature instead of two.
+
+        Raises:
+            ValueError: when a column of `binary` has not two values.
+        """
         columns: list[Column] = []
         mean: list[float] = []
         std: list[float] = []
@@ -58,9 +66,14 @@ class Encoding:
                 std.append(float(raw.std()) or 1.0)
             else:
                 choices = tuple(sorted(str(value) for value in np.unique(values)))
-                columns.append(Column(name, start, start + len(choices), "categorical", choices))
-                mean += [0.0] * len(choices)
-                std += [1.0] * len(choices)
+                if name in binary and len(choices) != 2:
+                    raise ValueError(f"expected two values in the binary column {name!r}, got {list(choices)}")
+                width = 1 if name in binary else len(choices)
+                columns.append(
+                    Column(name, start, start + width, "binary" if name in binary else "categorical", choices)
+                )
+                mean += [0.0] * width
+                std += [1.0] * width
         return cls(tuple(columns), tuple(mean), tuple(std))
 
     def spec(self, classes: int | None, targets: int = 1) -> DataSpec:
@@ -75,7 +88,8 @@ class Encoding:
             if column.kind == "numeric":
                 parts.append(((values - column.offset) / column.scale)[:, None])
             else:
-                parts.append((values[:, None] == np.array(column.values)[None]).astype(np.float64))
+                choices = column.values[1:] if column.kind == "binary" else column.values
+                parts.append((values[:, None] == np.array(choices)[None]).astype(np.float64))
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def normalise(self, table: Table) -> Tensor:
