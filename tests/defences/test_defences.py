@@ -19,6 +19,7 @@ from seepage.defences import (
     ClipExamples,
     ClipLayers,
     Defence,
+    DpSgd,
     FedCdp,
     GaussianNoise,
     GradientNoise,
@@ -26,8 +27,10 @@ from seepage.defences import (
     LocalDp,
     Mixup,
     NoDefence,
+    Precode,
     RandomPruning,
     Sign,
+    Soteria,
     TopK,
     UniformQuantise,
     WeightNoise,
@@ -54,6 +57,8 @@ CASES = [
     DefenceCase(FedCdp(norm=0.05), off=FedCdp(norm=1e30, std=0.0)),
     DefenceCase(FedCdp(norm=0.05, snr=-10.0), off=FedCdp(norm=1e30, snr=300.0)),
     DefenceCase(Mixup(1.0, classes=CLASSES), off=Mixup(0.0, classes=CLASSES)),
+    DefenceCase(DpSgd(norm=0.05, noise=0.5), off=DpSgd(norm=1e30, noise=0.0)),
+    DefenceCase(Soteria(0.5, "1"), off=Soteria(0.0, "1")),
     DefenceCase(TopK(0.2), off=TopK(1.0)),
     DefenceCase(TopK(0.2, per_tensor=True), off=TopK(1.0, per_tensor=True)),
     DefenceCase(TopK(0.2, per_tensor=True, strict=True), off=TopK(1.0)),
@@ -96,7 +101,8 @@ class TestEveryDefence(DefenceSuite):
 
 
 def test_every_defence_that_can_be_named_is_in_the_list() -> None:
-    assert {type(case.defence) for case in CASES} - {Chain} == set(DEFENCES.values())
+    others = {Precode}  # changes the module alone: `tests/defences/test_precode.py`
+    assert {type(case.defence) for case in CASES} - {Chain} == set(DEFENCES.values()) - others
     assert all(kind.name == name for name, kind in DEFENCES.items())
 
 
@@ -416,3 +422,33 @@ def test_parts_of_a_chain_draw_from_streams_of_their_own() -> None:
 def test_settings_that_make_no_sense_are_refused(build, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+# What a chain hands on.
+
+
+def test_a_chain_changes_the_module_by_each_part() -> None:
+    module = chain(Precode(2), Clip(1.0), Precode(3)).on_module(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), ONE)
+    assert [type(layer).__name__ for layer in (module[1], module[1].last)] == ["Bottleneck", "Bottleneck"]
+
+
+def test_a_chain_meets_the_clients_data_with_each_part() -> None:
+    task, data, recipe = image_task(), images(4), Recipe(sends="gradient")
+    alone = answer(task, task.params, data, recipe, Soteria(0.5, draws=2000), ONE).update
+    chained = answer(task, task.params, data, recipe, chain(Clip(1e9), Soteria(0.5, draws=2000)), ONE).update
+    torch.testing.assert_close(flat(chained), flat(alone))
+
+
+def test_a_chain_is_simulated_as_far_as_the_message_tells() -> None:
+    update = an_update()
+    defence = chain(TopK(0.5), UniformQuantise(3))
+    sent = defence.on_update(update, ONE)
+    simulated = defence.expected.given(sent).on_update(update, None)
+    assert flat(simulated).equal(flat(sent))  # what was kept, on the same levels
+
+
+def test_what_is_not_told_by_a_message_is_simulated_as_before() -> None:
+    update = an_update()
+    for defence in (Clip(0.1), QSGD(3), GaussianNoise(1.0), Sign()):
+        told = defence.expected.given(defence.on_update(update, ONE))
+        assert flat(told.on_update(update, None)).equal(flat(defence.expected.on_update(update, None)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from common.defence_suite import ONE, an_update
 from common.nets import flat, numbers
 from seepage.defences import NoDefence, UniformQuantise
-from seepage.defences.uniform_quantise import on_levels
+from seepage.defences.uniform_quantise import Rounded, on_levels
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
@@ -64,8 +64,23 @@ def test_many_bits_change_next_to_nothing() -> None:
 
 
 def test_without_a_stream_and_as_expected_the_update_is_as_it_was() -> None:
-    assert UniformQuantise(3).expected == NoDefence()
+    assert UniformQuantise(3, stochastic=True).expected == NoDefence()
+    assert UniformQuantise(3).expected == Rounded(3)
     assert flat(UniformQuantise(3).on_update(an_update(), None)).equal(flat(an_update()))
+
+
+def test_after_the_message_is_seen_the_truth_explains_it_to_the_last_entry() -> None:
+    u = {"w": numbers(40, 100) ** 3, "b": numbers(50), "zero": torch.zeros(3)}
+    sent = UniformQuantise(3).on_update(u, ONE)
+    simulated = UniformQuantise(3).expected.given(sent).on_update(u, None)
+    assert all(simulated[name].equal(s) for name, s in sent.items())
+
+
+def test_the_simulated_rounding_has_the_slope_of_the_identity() -> None:
+    u = numbers(20).requires_grad_()
+    rounded = Rounded(3).given({"w": u.detach()}).on_update({"w": u}, None)["w"]
+    (slope,) = torch.autograd.grad((rounded * torch.arange(20)).sum(), u)
+    torch.testing.assert_close(slope, torch.arange(20.0).to(slope))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -17,7 +17,7 @@ from seepage.defences.base import Defence
 from seepage.defences.wire import Wire
 from seepage.streams import Stream
 
-__all__ = ["TopK"]
+__all__ = ["Kept", "TopK"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,10 @@ class TopK(Defence):
         if not 0 < self.share <= 1:
             raise ValueError(f"expected `share` in (0, 1], got {self.share}")
 
+    def given(self, sent: dict[str, Tensor]) -> Defence:
+        """The message shows which entries were kept, so that a guess is compared on them alone."""
+        return Kept(sent)
+
     def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
         """Zero all entries under the k-th largest magnitude."""
         sizes = {name: u.detach().abs() for name, u in update.items()}
@@ -76,3 +80,21 @@ class TopK(Defence):
         # The released code multiplies by 1 − sparsity, which rounding puts above the share: 51 of 1000 for 0.95.
         keep = ceil(len(sizes) * (1 - (1 - self.share))) if self.strict else max(1, round(self.share * len(sizes)))
         return sizes.topk(max(1, keep)).values[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Kept(Defence):
+    """A choice of entries that was seen: those that are not zero in a message.
+
+    Example:
+        >>> Kept({"w": torch.tensor([0.0, 3.0])}).on_update({"w": torch.tensor([5.0, 1.0])}, None)
+        {'w': tensor([0., 1.])}
+    """
+
+    name: ClassVar[str] = "kept"
+
+    sent: dict[str, Tensor]
+
+    def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
+        """Zero what is zero in the message."""
+        return {name: u * (self.sent[name] != 0) for name, u in update.items()}

@@ -18,7 +18,7 @@ from seepage.defences.base import Defence, NoDefence
 from seepage.defences.wire import Wire
 from seepage.streams import Stream
 
-__all__ = ["UniformQuantise", "on_levels"]
+__all__ = ["Rounded", "UniformQuantise", "on_levels"]
 
 
 def on_levels(values: Tensor, scale: Tensor, levels: int, rng: Stream | None) -> Tensor:
@@ -66,7 +66,7 @@ class UniformQuantise(Defence):
         >>> UniformQuantise(bits=3).on_update(update, Stream.from_seed(0))["w"]
         tensor([ 0., -1.,  3.])
         >>> UniformQuantise(bits=3).expected
-        NoDefence()
+        Rounded(levels=3)
     """
 
     name: ClassVar[str] = "uniform-quantise"
@@ -88,8 +88,8 @@ class UniformQuantise(Defence):
 
     @property
     def expected(self) -> Defence:
-        """The update as it was: rounding has no slope that an attack could follow, so yue2023 leaves it out too."""
-        return NoDefence()
+        """Where chance rounds, the update as it was, which is its mean; else see `Rounded`."""
+        return NoDefence() if self.stochastic else Rounded(self.levels)
 
     def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
         """Each tensor on levels of its own; without a stream as it was, see `expected`."""
@@ -103,3 +103,45 @@ class UniformQuantise(Defence):
     def wire(self, before: Wire) -> Wire:
         """Codes of `bits` and the largest magnitude of each tensor; zeros stay zeros."""
         return Wire(self.bits, scales=True, sparse=before.sparse)
+
+
+@dataclass(frozen=True)
+class Rounded(Defence):
+    """Rounding to the nearest level as an attacker can follow it, who has the levels from the message.
+
+    Compared as it is with a message of which most entries are zeros that were small numbers, a guess shrinks. Compared
+    after it was rounded to the same levels, the truth explains the message to the last entry. Rounding has no slope;
+    the attack takes it to be 1, the straight-through estimator of Bengio, Léonard and Courville, 2013
+    (https://arxiv.org/abs/1308.3432). yue2023 leaves rounding out.
+
+    Args:
+        levels: above zero.
+
+    Example:
+        >>> sent = {"w": torch.tensor([3.0, 0.0])}
+        >>> Rounded(levels=3).given(sent).on_update({"w": torch.tensor([1.9, 0.4])}, None)
+        {'w': tensor([2., 0.])}
+    """
+
+    name: ClassVar[str] = "rounded"
+
+    levels: int
+
+    def given(self, sent: dict[str, Tensor]) -> Defence:
+        """The largest entry of each tensor is sent as it is, and the levels are parts of it."""
+        return _RoundedTo(self.levels, {name: s.abs().max() for name, s in sent.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class _RoundedTo(Defence):
+    name: ClassVar[str] = "rounded"
+
+    levels: int
+    scales: dict[str, Tensor]
+
+    def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
+        """Each tensor on the levels, with the slope of the identity."""
+        return {
+            name: on_levels(u.detach(), self.scales[name], self.levels, None) + (u - u.detach())
+            for name, u in update.items()
+        }

@@ -21,7 +21,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from seepage.engine.convolution import LaneConv2d
 from seepage.engine.pooling import LaneAvgPool2d
 
-__all__ = ["fresh_statistics", "plain_attention", "pure_dropout_rng", "purify"]
+__all__ = ["Drawing", "fresh_statistics", "plain_attention", "pure_dropout_rng", "purify"]
 
 
 class PureBatchNorm(nn.Module):
@@ -140,7 +140,15 @@ def _standardised(x: Tensor, axes: list[int], eps: float) -> Tensor:
     return (x - x.mean(axes, keepdim=True)) * torch.rsqrt(variance + eps)
 
 
-class PureDropout(nn.Module):
+class Drawing(nn.Module):
+    """A layer that draws from a stream handed in, and draws nothing when there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng: torch.Generator | None = None
+
+
+class PureDropout(Drawing):
     """Dropout whose masks come from a stream handed in, and which is off when there is none.
 
     A client hands in its own stream; an attacker cannot know the masks and simulates the client without them.
@@ -149,7 +157,6 @@ class PureDropout(nn.Module):
     def __init__(self, p: float, whole_channels: bool) -> None:
         super().__init__()
         self.p, self.whole_channels = p, whole_channels
-        self.rng: torch.Generator | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rng is None or self.p == 0:
@@ -228,7 +235,7 @@ def fresh_statistics(module: nn.Module) -> dict[str, Tensor]:
 
 
 def pure_dropout_rng(module: nn.Module, rng: torch.Generator | None) -> None:
-    """Hand `rng` to every dropout layer of a purified module."""
+    """Hand `rng` to every layer of a purified module that draws, as dropout does."""
     for layer in module.modules():
-        if isinstance(layer, PureDropout):
+        if isinstance(layer, Drawing):
             layer.rng = rng

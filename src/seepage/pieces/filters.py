@@ -1,4 +1,4 @@
-"""Cleaning an image between two steps of an optimisation."""
+"""Cleaning an image between two steps of an optimisation, or after the last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["median"]
+__all__ = ["equalised", "median"]
+
+
+def equalised(x: Tensor) -> Tensor:
+    """Each channel of each image with its values spread evenly over [0, 1], in the same order.
+
+    Histogram equalisation, as yue2023 (section 4.4) does to what it finds from signs alone; equal values stay equal.
+
+    Args:
+        x: images, (…, height, width).
+
+    Example:
+        >>> equalised(torch.tensor([[0.1, 0.2], [0.2, 0.3]]))
+        tensor([[0.1250, 0.5000],
+                [0.5000, 0.8750]])
+    """
+    flat = x.flatten(-2)
+    ordered = flat.sort(-1).values
+    below = torch.searchsorted(ordered, flat.contiguous())
+    up_to = torch.searchsorted(ordered, flat.contiguous(), right=True)
+    return ((below + up_to) / (2 * flat.shape[-1])).to(x.dtype).reshape(x.shape)
 
 
 def median(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from seepage.streams import Stream
 from seepage.threat import View
 
-__all__ = ["constant_start", "normal_lanes", "normal_start"]
+__all__ = ["constant_start", "normal_lanes", "normal_start", "uniform_lanes"]
 
 
 def normal_start(view: View, starts: int, rng: Stream) -> Tensor:
@@ -30,6 +30,16 @@ def normal_lanes(view: View, starts: int, rng: Stream, *shape: int) -> Tensor:
             for client in view.clients
         ]
     )
+
+
+def uniform_lanes(view: View, starts: int, rng: Stream, *shape: int) -> Tensor:
+    """Numbers from U(0, 1) of any shape, (clients, starts, *shape), drawn as those of `normal_lanes` are."""
+    like = next(iter(view.update.values()))
+
+    def draw(rng: Stream) -> Tensor:
+        return torch.rand(shape, generator=rng.generator(), dtype=torch.float64).to(like)
+
+    return torch.stack([torch.stack([draw(rng / client / s) for s in range(starts)]) for client in view.clients])
 
 
 def constant_start(view: View, starts: int, value: float) -> Tensor:

@@ -1,0 +1,1 @@
+"""Training of what attacks bring with them."""
