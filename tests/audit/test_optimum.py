@@ -62,7 +62,7 @@ def test_an_audit_in_double_precision_leaves_rows_about_the_model(tmp_path: Path
     assert set(measured["diagnosis"]) == {"recovered"}
     others = {"relative_error_of_global_model", "relative_error_of_last_answer"}
     assert rows[rows["metric"].isin(others)]["value"].min() > 0.05
-    assert set(rows["metric"]) == {"relative_error", "objective", *others}
+    assert set(rows["metric"]) == {"relative_error", "objective", "wire_bytes", *others}
 
 
 def test_single_precision_costs_digits_and_nothing_else(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ OTHER: dict[str, Any] = {
     "data.size": 20,
     "data.public": 5,
     "data.dtype": "float64",
+    "data.sensitive": "age",
     "clients.count": 5,
     "clients.examples": 3,
     "clients.partition": "iid",
@@ -85,10 +86,12 @@ OTHER: dict[str, Any] = {
     "federation.visible": "aggregate",
     "federation.group": 1,
     "federation.server_lr": 0.5,
+    "federation.together": True,
     "watch.round": 2,
     "watch.clients": 2,
     "watch.together": 3,
     "watch.since": 0,
+    "watch.every": 2,
     "defence": TopK(),
     "defence.parts": (GaussianNoise(), Clip()),
     "attack": None,
@@ -114,8 +117,8 @@ OTHER: dict[str, Any] = {
 }
 ATTACK_IGNORES = {"federation.rounds", "watch.clients", "watch.together", "threat.about", "label"}
 LEARNING_IGNORES = {
-    "watch.round", "watch.clients", "watch.together", "watch.since", "threshold", "federation.visible",
-    "federation.group", "metrics", "label",
+    "watch.round", "watch.clients", "watch.together", "watch.since", "watch.every", "threshold",
+    "federation.visible", "federation.group", "metrics", "label",
 }  # fmt: skip
 
 
@@ -154,7 +157,7 @@ def test_the_digest_of_learning_changes_with_each_field_that_matters_and_with_no
 def test_what_is_sent_depends_on_data_clients_model_recipe_defence_and_seed_alone(path: str) -> None:
     parts = ("data", "clients", "model", "recipe", "federation", "defence", "seed", "watch")
     decides = path.startswith(parts)
-    free = {"data.public", "federation.rounds", "watch.clients", "watch.together"}
+    free = {"data.public", "data.sensitive", "federation.rounds", "watch.clients", "watch.together"}
     assert (changed(ATTACK, path, OTHER[path]).scene != ATTACK.scene) is (decides and path not in free)
 
 
