@@ -155,10 +155,10 @@ def _difference(key: Key, before: _Side | None, after: _Side | None, same_client
     common = before.values.index.intersection(after.values.index)
     paired = same_clients and len(common) > 0
     if paired:
-        first, second = (side.values[common].to_numpy(np.float64) for side in (before, after))
+        first, second = (np.asarray(side.values[common], np.float64) for side in (before, after))
         change, p = _of_pairs(second - first)
     else:
-        first, second = (side.values.to_numpy(np.float64) for side in (before, after))
+        first, second = (np.asarray(side.values, np.float64) for side in (before, after))
         change, p = _of_groups(first, second)
     settings = _changed(before.settings, after.settings)
     means = float(first.mean()), float(second.mean())
