@@ -2,7 +2,7 @@
 
 A capture is a folder: `capture.json` (schema version, who answered in which round, with which files) and one
 safetensors file per global state and per answer. A secret is one safetensors file of its own. Nothing is ever
-unpickled.
+unpickled, and nothing is read before its size is known (`seepage.untrusted`).
 
 One sign convention everywhere: update = parameters before − parameters after.
 """
@@ -13,19 +13,30 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from seepage.spec import Examples
 from seepage.task import Params, Task
+from seepage.untrusted import (
+    Refused,
+    check_checkpoint,
+    check_npz,
+    check_safetensors,
+    check_size,
+    largest,
+    parse_json,
+    read_text,
+)
 
 __all__ = [
     "Capture",
@@ -267,13 +278,20 @@ def read_capture(folder: Path) -> list[Capture]:
     path = Path(folder) / "capture.json"
     header = _read_header(path, "seepage capture")
     loaded: dict[str, dict[str, Tensor]] = {}
+    total = 0
 
     def load(name: str) -> dict[str, Tensor]:
+        nonlocal total
         if name not in loaded:
-            file = path.parent / Path(name).name
-            if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() != header["sha256"].get(name):
-                what = "expected the checksum in capture.json, got another"
-                raise _error(file, "sha256", what, "copy the file again")
+            file = _beside(path, name)
+            with _naming(file):
+                check_safetensors(file)
+                total += file.stat().st_size
+                check_size(total, largest(), "all files together")
+            with file.open("rb") as content:
+                if hashlib.file_digest(content, "sha256").hexdigest() != header["sha256"].get(name):
+                    what = "expected the checksum in capture.json, got another"
+                    raise _error(file, "sha256", what, "copy the file again")
             loaded[name] = _load(file)
         return loaded[name]
 
@@ -298,9 +316,41 @@ def read_capture(folder: Path) -> list[Capture]:
                     )
                 )
             captures.append(Capture(client["client"], tuple(exchanges), tuple(client["members"])))
+            _refuse_types(captures[-1], path)
     except (KeyError, TypeError, AttributeError) as missing:
         raise _error(path, str(missing), "expected this key in the header", "write the capture again") from missing
     return captures
+
+
+def _beside(header: Path, name: str) -> Path:
+    """The file of a name in the header, which lies in the same folder and nowhere else."""
+    if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
+        what = f"expected the name of a file in the same folder, got {name!r}"
+        raise _error(header, "before or answer", what, "write the capture again")
+    file = header.parent / name
+    if file.is_symlink():
+        raise _error(file, "file", "expected a file, got a link", "copy what it points to beside capture.json")
+    if not file.exists():
+        raise _error(file, "file", "expected a file, got none", "copy it beside capture.json")
+    return file
+
+
+def _refuse_types(capture: Capture, path: Path) -> None:
+    """A header is written by others: a round that is no number would fail far from here."""
+
+    def whole(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+    right = {
+        "client": isinstance(capture.client, str),
+        "members": all(isinstance(member, str) for member in capture.members),
+        "round": all(whole(exchange.round) for exchange in capture.exchanges),
+        "examples": all(exchange.examples is None or whole(exchange.examples) for exchange in capture.exchanges),
+    }
+    for key, holds in right.items():
+        if not holds:
+            what = "expected names as text and whole numbers that are not negative, got something else"
+            raise _error(path, key, what, "write the capture again")
 
 
 def write_secret(path: Path, secret: Secret) -> None:
@@ -317,22 +367,25 @@ def write_secret(path: Path, secret: Secret) -> None:
 
 def read_secret(path: Path) -> Secret:
     """Read what `write_secret` wrote."""
-    from safetensors import safe_open
-
+    path = Path(path)
     tensors = _load(path)
     with safe_open(path, framework="pt") as file:
         try:
-            header = json.loads((file.metadata() or {}).get("seepage", "{}"))
-        except json.JSONDecodeError:
+            header = parse_json((file.metadata() or {}).get("seepage", "{}"), "header")
+        except Refused:
             header = {}
+    header = header if isinstance(header, dict) else {}
     if header.get("what") != "seepage secret" or header.get("schema") != SCHEMA:
         what = f"expected a secret of schema {SCHEMA}, got {header.get('what')!r} of schema {header.get('schema')}"
         raise _error(path, "header", what, "give a file that write_secret wrote")
     try:
-        return Secret(header["client"], Examples(tensors["x"], tensors["y"]), tensors.get("orders"))
+        return Secret(str(header["client"]), Examples(tensors["x"], tensors["y"]), tensors.get("orders"))
     except KeyError as missing:
         what, fix = "expected this entry, got none", "give a file that write_secret wrote"
         raise _error(path, str(missing), what, fix) from missing
+    except (ValueError, TypeError) as error:  # of different lengths, or without any
+        what = f"expected inputs and as many targets, got: {_first_line(error)}"
+        raise _error(path, "x and y", what, "give a file that write_secret wrote") from error
 
 
 # Files of others.
@@ -421,8 +474,11 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         return _load(path)
     if path.suffix == ".npz":
         try:
+            check_npz(path)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
+        except Refused as refused:
+            raise _error(path, refused.key, refused.what, refused.fix) from refused
         except Exception as error:
             what = f"expected plain numeric arrays, got: {_first_line(error)}"
             raise _error(path, "npz", what, "save with numpy.savez and no object arrays") from error
@@ -433,7 +489,10 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
+        check_checkpoint(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except Refused as refused:
+        raise _error(path, refused.key, refused.what, refused.fix) from refused
     except Exception as error:
         what = f"expected a file of tensors alone, got: {_first_line(error)}"
         raise _error(path, "pickle", what, "save `module.state_dict()` rather than the module") from error
@@ -452,6 +511,15 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 def _error(path: Path, key: str, what: str, fix: str) -> CaptureError:
     return CaptureError([Problem(str(path), key, what, fix)])
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What is refused in it, with the name of the file."""
+    try:
+        yield
+    except Refused as refused:
+        raise _error(path, refused.key, refused.what, refused.fix) from refused
 
 
 def _first_line(error: Exception) -> str:
@@ -475,26 +543,26 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
-    from safetensors import safe_open
-
-    if not Path(path).exists():
-        raise _error(path, "file", "expected a file, got none", "copy it beside capture.json")
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-        with safe_open(path, framework="pt") as file:
-            order = json.loads((file.metadata() or {}).get("order", "null"))
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise _error(path, "safetensors", f"expected a readable file, got: {error}", "copy the file again") from error
-    return tensors if order is None or set(order) != set(tensors) else {name: tensors[name] for name in order}
+    with _naming(path):
+        check_safetensors(path)
+        try:
+            tensors: dict[str, Tensor] = load_file(path)
+            with safe_open(path, framework="pt") as file:
+                order = (file.metadata() or {}).get("order", "null")
+        except Exception as error:
+            what = f"expected a readable file, got: {_first_line(error)}"
+            raise _error(path, "safetensors", what, "copy the file again") from error
+        names = parse_json(order, "order")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or set(names) != set(tensors):
+        return tensors
+    return {name: tensors[name] for name in names}
 
 
 def _read_header(path: Path, expected: str) -> dict[str, Any]:
     if not path.exists():
         raise _error(path, "file", "expected a header, got none", "give the folder that write_capture wrote")
-    try:
-        header = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise _error(path, "json", f"expected JSON, got: {error}", "copy the file again") from error
+    with _naming(path):
+        header = parse_json(read_text(path), "json")
     if not isinstance(header, dict) or header.get("what") != expected or header.get("schema") != SCHEMA:
         got = (header.get("what"), header.get("schema")) if isinstance(header, dict) else type(header).__name__
         what = f"expected a {expected} of schema {SCHEMA}, got {got}"

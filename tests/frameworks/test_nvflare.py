@@ -24,8 +24,8 @@ from nvflare.app_common.filters.exclude_vars import ExcludeVars  # noqa: E402
 from seepage.frameworks.nvflare import CaptureResult, RememberTask  # noqa: E402
 
 
-def context() -> Any:
-    manager = FLContextManager(engine=None, identity_name="site-1", job_id="job")
+def context(site: str = "site-1") -> Any:
+    manager = FLContextManager(engine=None, identity_name=site, job_id="job")
     made = manager.new_context()
     made.set_prop(ReservedKey.RUN_NUM, "job", private=True, sticky=False)
     return made
@@ -68,6 +68,14 @@ def test_a_message_is_not_changed_and_filters_before_are_seen(task: Task, tmp_pa
     assert all((after[name] == before[name]).all() for name in before)
     (capture,) = find_captures(tmp_path)
     assert "0.bias" not in capture.exchanges[0].answer
+
+
+@pytest.mark.parametrize("site", ["../../elsewhere", "/elsewhere", ".."])
+def test_the_name_of_a_site_leads_nowhere_else(site: str, task: Task, tmp_path: Path) -> None:
+    message, ctx = sent(DataKind.WEIGHTS, dict(task.module.state_dict())), context(site)
+    RememberTask().process(message, ctx)
+    CaptureResult(str(tmp_path / "c")).process(message, ctx)
+    assert [p.parent.parent for p in tmp_path.rglob("capture.json")] == [tmp_path / "c" / "job" / "round-0003"]
 
 
 def test_without_the_first_filter_or_a_place_to_write_the_job_goes_on(task: Task, tmp_path: Path) -> None:

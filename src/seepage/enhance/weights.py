@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from seepage.enhance.network import Enhancer
+from seepage.untrusted import Refused, check_safetensors
 
 __all__ = ["EnhancerMissing", "check_enhancer", "load_enhancer", "save_enhancer", "shipped"]
 
@@ -45,17 +46,18 @@ def load_enhancer(name: str, device: torch.device | str = "cpu") -> Enhancer:
         EnhancerMissing: when there is neither.
         ValueError: when the file holds something else.
     """
-    if name in shipped():
-        data = (importlib.resources.files("seepage") / "weights" / f"{name}{SUFFIX}").read_bytes()
-    else:
-        try:
-            data = Path(name).read_bytes()
-        except OSError as error:
-            raise EnhancerMissing(name) from error
+    own = None if name in shipped() else Path(name)
+    if own is not None and not own.is_file():
+        raise EnhancerMissing(name)
     net = Enhancer()
     try:
+        if own is None:
+            data = (importlib.resources.files("seepage") / "weights" / f"{name}{SUFFIX}").read_bytes()
+        else:
+            check_safetensors(own)
+            data = own.read_bytes()
         net.load_state_dict({key: tensor.float() for key, tensor in load(data).items()})
-    except (SafetensorError, RuntimeError) as error:
+    except (SafetensorError, RuntimeError, Refused) as error:
         raise ValueError(
             f"`enhancer`: expected {name} to hold weights made by `seepage train enhancer`, "
             f"got: {str(error).splitlines()[0]}"

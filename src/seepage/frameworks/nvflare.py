@@ -6,6 +6,7 @@ that the privacy filters before it are captured as they are sent. Neither change
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,16 @@ class CaptureResult(DXOFilter):  # type: ignore[misc]
                 kind, answer = "update", {name: -tensor for name, tensor in answer.items()}
             site = str(fl_ctx.get_identity_name())
             exchange = Exchange(number, before, answer, kind, {}, None, self.examples)
-            home = self.folder / str(fl_ctx.get_job_id()) / f"round-{number:04d}" / site
+            job = str(fl_ctx.get_job_id())
+            home = self.folder / _file_name(job) / f"round-{number:04d}" / _file_name(site)
             write_capture(home, [Capture(site, (exchange,))])
         except Exception as error:
             self.log_warning(fl_ctx, f"seepage: could not capture this round: {type(error).__name__}: {error}")
+
+
+def _file_name(said: str) -> str:
+    """A name that leads into no other folder."""
+    return re.sub(r"[^\w.-]", "_", said).strip(".") or "_"
 
 
 def _tensors(data: Mapping[str, Any]) -> Params:
