@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: audit test lint format clean
+.PHONY: audit test federations fuzz docs lint format clean
 
 # The stamp comes last, so a set-up that was cut short is taken up again. pip first: older ones do not know `--group`.
 # torch next, by its exact version: left to a range, pip may fetch another build of several gigabytes.
@@ -22,7 +22,25 @@ audit: $(STAMP)
 	$(BIN)/seepage audit
 
 test: lint
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not federation"
+	$(BIN)/python -m pytest -q -m federation tests/frameworks
+
+# Flower's own commands: a simulation on Ray, and a deployment over loopback; about a minute, one after the other.
+federations: $(STAMP)
+	$(BIN)/python -m pytest -q -m federation tests/frameworks
+
+# 104,000 damaged files of eight kinds, and as many more as atheris makes up in a minute, if it is there: five minutes of
+# one core, and stopped after forty-five.
+fuzz: $(STAMP)
+	SEEPAGE_FUZZ=13000 timeout 2400 $(BIN)/python -m pytest -q -n $(WORKERS) tests/test_capture_fuzz.py
+	@if $(BIN)/python -c 'import atheris' 2>/dev/null; then mkdir -p .hypothesis; \
+	  timeout 300 $(BIN)/python tests/fuzz/fuzz_files.py -max_total_time=60 -artifact_prefix=.hypothesis/; \
+	else echo "atheris is not installed: coverage-guided fuzzing left out (pip install atheris)"; fi
+
+# The documentation as a site in site/, which loads nothing from elsewhere; `make test` builds it too.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Wrote site/index.html"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -35,4 +53,4 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) seepage-report
+	rm -rf $(VENV) seepage-report site

@@ -342,6 +342,26 @@ def test_an_audit_that_was_not_finished_is_not_within_limits(results: Path, tmp_
 # --- report, list, reproduce -----------------------------------------------------------------------------------------
 
 
+def test_two_runs_are_compared(results: Path, spec: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    assert seepage("audit", spec, "--out", again, "--seed", 5).exit_code == 0
+    itself = seepage("compare", results, results)
+    assert itself.exit_code == 0
+    assert "the same" in itself.stdout
+    assert "0 of" in itself.stdout
+    other = seepage("compare", results, again, "--json")
+    found = json.loads(other.stdout)
+    assert {d["metric"] for d in found} >= {"psnr", "recovered"}
+    assert all(d["verdict"] != "the same" and not d["paired"] for d in found if d["metric"] == "psnr")
+
+
+def test_a_metric_that_was_not_measured_is_said_with_those_that_were(results: Path) -> None:
+    done = seepage("compare", results, results, "--metric", "psrn")
+    assert done.exit_code == 2
+    assert "psnr" in done.stderr
+    assert "'psrn'" in done.stderr
+
+
 def test_a_report_is_written_again_from_the_results(results: Path) -> None:
     page = results / "index.html"
     before = page.read_text()

@@ -1,16 +1,41 @@
-"""The pages about attacks, defences and threat models name all that there is."""
+"""The pages about attacks, defences and threat models name all that there is, and what the others show is run.
+
+On the pages of `RUN`, blocks with a `title` are files, other Python is run in the order of the page, and so are lines
+that begin with `$ seepage`; what a page shows below them must be printed by them, up to its numbers. A comment
+`<!-- not run: why -->` before a block leaves it out.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from seepage.attacks import ATTACKS
+from seepage.cli import app
 from seepage.defences import DEFENCES
 from seepage.threat import THREATS, Fact
 
 DOCS = Path(__file__).parents[1] / "docs"
+RUN = sorted(
+    page.relative_to(DOCS).as_posix()
+    for page in (DOCS / "index.md", DOCS / "limits.md", *DOCS.glob("tutorials/*.md"), *DOCS.glob("howto/*.md"))
+)
+BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<why>[^\n]+) -->\n\n)?"
+    r"^```(?P<kind>python|console|text|toml)(?: title=\"(?P<file>[^\"]+)\")?\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def missing(page: str, names: list[str]) -> list[str]:
@@ -26,3 +51,108 @@ def test_every_attack_and_defence_is_named_with_its_presets(page: str, kinds: di
 
 def test_every_threat_model_and_fact_is_named() -> None:
     assert missing("threats.md", [*THREATS, *(fact.value for fact in Fact)]) == []
+
+
+@dataclass(frozen=True)
+class Block:
+    line: int
+    kind: str
+    file: str | None
+    text: str
+    left_out: str | None
+
+
+def blocks(page: str) -> Iterator[Block]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for found in BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start("text"))
+        yield Block(line, found["kind"], found["file"], found["text"], found["why"])
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a console block with what is shown below it."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, *lines = part.splitlines()
+        yield command, [line for line in lines if line.strip()]
+
+
+def plain(text: str) -> str:
+    """Without what differs between machines: numbers, and the width of columns."""
+    return re.sub(r"\s+", " ", re.sub(r"[\d.,]+", "#", text)).strip()
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_every_snippet_and_command_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    names, code, printed = {"__name__": "page"}, 0, io.StringIO()
+    known = [(registry, dict(registry)) for registry in (ATTACKS, DEFENCES)]  # a page may add its own
+    try:
+        for block in blocks(page):
+            if block.left_out:
+                continue
+            if block.file:
+                Path(block.file).write_text(block.text, encoding="utf-8")
+                sys.modules.pop(Path(block.file).stem, None)  # of another page
+            elif block.kind == "python":
+                printed = io.StringIO()
+                with redirect_stdout(printed):
+                    exec(compile(block.text, f"{page}:{block.line}", "exec"), names)
+            elif block.kind == "text":
+                shown(block.text.splitlines(), printed.getvalue(), f"{page}:{block.line}")
+            elif block.kind == "console":
+                code = converse(block.text, f"{page}:{block.line}", code)
+    finally:
+        for registry, entries in known:
+            registry.clear()
+            registry.update(entries)
+
+
+def shown(lines: list[str], printed: str, where: str) -> None:
+    for line in lines:
+        assert plain(line) in plain(printed), f"{where}: {line!r} is not in\n{printed}"
+
+
+def converse(text: str, where: str, code: int) -> int:
+    """Run the commands of a block; `echo $?` shows the code of the one before, which is 0 where it is not shown."""
+    asked = [command == "echo $?" for command, _ in commands(text)] + [False]
+    for number, (command, lines) in enumerate(commands(text)):
+        if command == "echo $?":
+            assert lines == [str(code)], f"{where}: {command}"
+            continue
+        words = shlex.split(command)
+        assert words[0] == "seepage", f"{where}: expected a command of seepage, got {command!r}"
+        done = CliRunner().invoke(app, words[1:])
+        code = done.exit_code
+        assert code == 0 or asked[number + 1], f"{where}: {command}: {done.output}"
+        shown(lines, done.output, f"{where}: {command}")
+    return code
+
+
+def test_pages_say_why_a_block_is_left_out() -> None:
+    """And nothing is left out by a comment that the pattern above passes over."""
+    for page in RUN:
+        marks = re.findall(r"<!-- not run", (DOCS / page).read_text(encoding="utf-8"))
+        assert len(marks) == sum(block.left_out is not None for block in blocks(page)), page
+        fences = re.findall(r"^```(?:python|console)", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(fences) == sum(block.kind in ("python", "console") for block in blocks(page)), page
+
+
+def test_the_site_is_built_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs the dependency group docs")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=DOCS.parent,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    loads = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=[\"']?(?:https?:)?//[^\"'> ]+")
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 30
+    assert [found for page in pages for found in loads.findall(page.read_text(encoding="utf-8"))] == []
+    styles = [sheet.read_text(encoding="utf-8") for sheet in tmp_path.rglob("*.css")]
+    assert not any(re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style) for style in styles)

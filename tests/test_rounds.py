@@ -243,3 +243,25 @@ def test_a_federation_that_makes_no_sense_is_refused(wrong, message: str) -> Non
 def test_more_clients_per_round_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 3.*got 4"):
         next(play(image_task(), CLIENTS, RECIPE, Federation(per_round=4), RNG))
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, Recipe(sends="gradient"), Recipe(Adam(0.01), epochs=3, batch_size=2)])
+@pytest.mark.parametrize("net", [mlp, batch_resnet])
+def test_clients_that_train_together_answer_as_they_do_alone(net, recipe: Recipe) -> None:
+    task = image_task(net)
+    clients = [images(n, seed=i) for i, n in enumerate((4, 2, 4, 4))]
+    alone, together = (
+        list(play(task, clients, recipe, Federation(rounds=2, together=how), RNG)) for how in (False, True)
+    )
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(flat(one.params), flat(other.params), rtol=1e-9, atol=1e-12)
+        for a, b in zip(one.captures, other.captures, strict=True):
+            assert a.client == b.client
+            torch.testing.assert_close(flat(a.exchanges[0].answer), flat(b.exchanges[0].answer), rtol=1e-9, atol=1e-12)
+        assert all(a.orders.equal(b.orders) for a, b in zip(one.secrets, other.secrets, strict=True))
+
+
+def test_modules_that_draw_random_numbers_do_not_train_together() -> None:
+    task = image_task(lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3)))
+    with pytest.raises(ValueError, match="let its clients train one by one"):
+        next(play(task, CLIENTS, RECIPE, Federation(together=True), RNG))

@@ -18,7 +18,7 @@ from seepage.rounds import Federation, join_rounds, play
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
 from seepage.task import Task
-from seepage.threat import THREATS, Fact, NotKnown, Setting, ThreatModel, View, observe
+from seepage.threat import THREATS, Fact, NotKnown, Sensitive, Setting, ThreatModel, View, observe, target_records
 
 RECIPE = Recipe(SGD(0.1), epochs=2, batch_size=2)
 DEFENCE = chain(Clip(1.0), GaussianNoise(0.001))
@@ -30,7 +30,12 @@ READS = {
     Fact.BATCH_LABELS: lambda view: view.batch_labels,
     Fact.DEFENCE: lambda view: view._fact(Fact.DEFENCE),
     Fact.PUBLIC_DATA: lambda view: view.public,
+    Fact.PUBLIC_COLUMNS: lambda view: view.records,
+    Fact.TARGETS: lambda view: view.targets,
 }
+SENSITIVE = Sensitive("first", slice(0, 1), torch.tensor([[-1.0], [1.0]]))
+# These grant records themselves, and are walked with more care below.
+RECORDS = {Fact.PUBLIC_COLUMNS, Fact.TARGETS}
 
 Pairs = list[tuple[Capture, Secret]]
 
@@ -47,7 +52,9 @@ def federation(
 def seen(threat: ThreatModel, task: Task | None = None, pairs: Pairs | None = None, **setting: Any) -> View:
     task = task or image_task()
     pairs = pairs or federation(task)
-    return observe(pairs, Setting(task, RECIPE, DEFENCE, **{"public": PUBLIC, **setting}), threat)
+    return observe(
+        pairs, Setting(task, RECIPE, DEFENCE, **{"public": PUBLIC, "sensitive": SENSITIVE, **setting}), threat
+    )
 
 
 every_threat = pytest.mark.parametrize("threat", THREATS.values(), ids=lambda threat: threat.name)
@@ -226,7 +233,7 @@ def dropping() -> nn.Module:
 MODULES = {"mlp": mlp, "resnet": batch_resnet, "dropout and BatchNorm": dropping, "keeps its inputs": Hoarder}
 
 
-@every_threat
+@pytest.mark.parametrize("threat", [t for t in THREATS.values() if not t.facts & RECORDS], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("sends", ["gradient", "update", "weights"])
 def test_no_path_leads_from_a_view_to_the_secret(threat: ThreatModel, name: str, sends: str) -> None:
@@ -237,6 +244,47 @@ def test_no_path_leads_from_a_view_to_the_secret(threat: ThreatModel, name: str,
     pairs = federation(task, [images(4, s) for s in range(2)], recipe, rounds=2)
     view = seen(threat, task, pairs)
     assert_no_path_to([secret for _, secret in pairs], view)
+
+
+def test_public_columns_pass_without_the_sensitive_one_and_targets_without_their_owners() -> None:
+    pairs = federation(image_task())
+    view = seen(THREATS["column-aware-server"], pairs=pairs)
+    held = torch.stack([secret.examples.x for _, secret in pairs])
+    assert view.records.x[..., 1:].equal(held[..., 1:])
+    assert not view.records.x[..., 0].any()
+    assert view.records.y.equal(torch.stack([secret.examples.y for _, secret in pairs]))
+    hidden = held[..., 0].flatten()
+    for thing in reachable(view):
+        if isinstance(thing, Tensor) and thing.is_floating_point():
+            assert not torch.isin(hidden, thing.double().reshape(-1)).any()
+    assert_no_path_to([secret for _, secret in pairs], view)
+
+
+def test_a_column_is_filled_in_and_read_back() -> None:
+    view = seen(THREATS["column-aware-server"])
+    values = SENSITIVE.values[torch.tensor([1, 0, 1])]
+    filled = view.records.filled(0, values[:, None, None, :].expand(3, 1, 6, 1))
+    assert SENSITIVE.read(filled)[:, 0, 0].tolist() == [1, 0, 1]
+    assert not view.records.x[..., 0].any()
+
+
+def test_columns_need_a_secret_to_come_from() -> None:
+    pairs = [(capture, None) for capture, _ in federation(image_task())]
+    with pytest.raises(ValueError, match="public columns, which come from the secret"):
+        seen(THREATS["column-aware-server"], pairs=pairs)  # type: ignore[arg-type]
+
+
+def test_targets_are_known_to_their_owners_alone() -> None:
+    shared, own = torch.zeros(1, 2), torch.arange(8.0).reshape(4, 2)
+    ada = Examples(torch.cat([own[:2], shared]), torch.tensor([1, 1, 0]))
+    bob = Examples(torch.cat([shared, own[2:]]), torch.tensor([0, 0, 1]))
+    targets, holds = target_records([ada, bob])
+    assert len(targets) == 5  # what both have is asked for once
+    for x, y, who in zip(targets.x, targets.y, holds.T, strict=True):
+        has = [bool(((e.x == x).all(1) & (e.y == y)).any()) for e in (ada, bob)]
+        assert who.tolist() == has
+    again, _ = target_records([Examples(ada.x.flip(0), ada.y.flip(0)), bob])
+    assert again.x.equal(targets.x)  # the order in which a client keeps them passes nothing
 
 
 def test_no_path_leads_to_the_secret_after_a_client_failed() -> None:

@@ -23,6 +23,7 @@ from seepage.data import load as load_data
 from seepage.defences import DEFENCES, Clip, Defence, GaussianNoise, NoDefence, TopK, chain
 from seepage.engine.minimise import minimise
 from seepage.finding import Finding
+from seepage.frameworks.record import record
 from seepage.local import local_update
 from seepage.metrics.score import score
 from seepage.models import build as build_model
@@ -73,6 +74,7 @@ __all__ = [
     "read_capture",
     "read_gradient",
     "read_pair",
+    "record",
     "score",
     "write_capture",
 ]

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,19 +21,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 
 from seepage.attacks import ATTACKS
+from seepage.audit.differences import differences
 from seepage.audit.experiment import Experiment, Trial, read_experiment
-from seepage.audit.gate import Verdict, exit_code, gate, read_policy
+from seepage.audit.gate import exit_code, gate, read_policy
 from seepage.audit.run import WRONG, defence_name, run, version
 from seepage.audit.summary import read_rows
 from seepage.audit.values import SpecError
+from seepage.audit.verdicts import as_junit, as_markdown, as_sarif
 from seepage.data import DATASETS, FetchFailed, fetch
 from seepage.defences import DEFENCES
 from seepage.engine.progress import watching
+from seepage.inspect.command import app as inspect_app
 from seepage.metrics import METRICS
 from seepage.models import MODELS, options
-from seepage.report import render
-from seepage.report.terminal import print_comparison, print_findings, print_verdicts
+from seepage.report import write_report
+from seepage.report.terminal import print_comparison, print_differences, print_findings, print_verdicts
 from seepage.threat import THREATS
+from seepage.train.command import app as train_app
 
 __all__ = ["app", "main"]
 
@@ -52,6 +57,8 @@ app = typer.Typer(
         seepage audit
     """,
 )
+app.add_typer(train_app, name="train")
+app.add_typer(inspect_app)
 say = Console(stderr=True, highlight=False)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for results; finished trials in it are not run again.")]
@@ -103,7 +110,7 @@ def audit(
         _perform(experiment, out, device, data)
         index, rows, _ = read_rows(out)
         verdicts = [] if limits is None else gate(rows, limits)
-        page = _write_report(out, verdicts)
+        page = write_report(out, verdicts)
         if as_json:
             _print_json(rows)
             print_verdicts(verdicts, say)
@@ -152,7 +159,7 @@ def reproduce(
         folder = out or Path("seepage-results") / name
         _perform(experiment, folder, device, data, limit, case, minutes)
         index, rows, _ = read_rows(folder)
-        page = _write_report(folder, [])
+        page = write_report(folder, [])
         if as_json:
             _print_json(rows)
             return
@@ -165,13 +172,20 @@ def reproduce(
 def report(folder: Annotated[Path, typer.Argument(help="Folder of results.")]) -> None:
     """Write the report of a folder of results again."""
     with _clear_errors():
-        say.print(f"Wrote [bold]{escape(str(_write_report(folder, [])))}[/bold]", soft_wrap=True)
+        say.print(f"Wrote [bold]{escape(str(write_report(folder, [])))}[/bold]", soft_wrap=True)
 
 
 @app.command("gate")
 def gate_command(
     folder: Annotated[Path, typer.Argument(help="Folder of results.")],
     policy: Annotated[Path, typer.Argument(help="Limits in TOML.")],
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write the verdicts as JUnit XML here.")] = None,
+    sarif: Annotated[
+        Path | None, typer.Option("--sarif", help="Write limits that are not kept as SARIF 2.1.0 here.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", help="Add them as a table here, such as $GITHUB_STEP_SUMMARY.")
+    ] = None,
 ) -> None:
     """Hold results against a policy: exit 0 within limits, 1 a limit broken, 2 could not be measured."""
     with _clear_errors():
@@ -184,8 +198,40 @@ def gate_command(
                 f"got {left} that are not; run the same `seepage audit` again to go on"
             )
         verdicts = gate(rows, limits)
+        if junit is not None:
+            junit.write_text(as_junit(verdicts, index.name), encoding="utf-8")
+        if sarif is not None:
+            text = policy.read_text(encoding="utf-8")
+            sarif.write_text(as_sarif(verdicts, policy, text, version(), index.name), encoding="utf-8")
+        if markdown is not None:
+            with markdown.open("a", encoding="utf-8") as file:
+                file.write(as_markdown(verdicts, index.name))
         print_verdicts(verdicts)
         raise typer.Exit(exit_code(verdicts))
+
+
+@app.command("compare")
+def compare_command(
+    before: Annotated[Path, typer.Argument(help="Folder of results.")],
+    after: Annotated[Path, typer.Argument(help="Another one.")],
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", help="Look at this one; may be given several times.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list on stdout.")] = False,
+) -> None:
+    """Say what changed between two folders of results, and whether beyond chance."""
+    with _clear_errors():
+        sides = [read_rows(folder)[1] for folder in (before, after)]
+        known = sorted(set(sides[0]["metric"]) | set(sides[1]["metric"]))
+        for name in metric or []:
+            if name not in known:
+                raise SpecError(f"--metric: expected one of {', '.join(known)}, got {name!r}")
+        found = differences(sides[0], sides[1], metric)
+        if as_json:
+            frame = pd.DataFrame([{**asdict(d), "verdict": d.verdict} for d in found])
+            sys.stdout.write(frame.to_json(orient="records", double_precision=15) + "\n")
+            return
+        print_differences(found)
 
 
 class Kind(StrEnum):
@@ -334,17 +380,6 @@ def _experiments() -> dict[str, Path]:
         if folder.is_dir():
             return {p.relative_to(folder).with_suffix("").as_posix(): p for p in sorted(folder.rglob("*.toml"))}
     return {}
-
-
-def _write_report(folder: Path, verdicts: list[Verdict]) -> Path:
-    index, rows, table = read_rows(folder)
-    pictures = {trial: p for trial in index.trials if (p := table.pictures(trial)) is not None}
-    notes = {trial: table.note(trial) for trial in index.trials}
-    page = folder / "index.html"
-    scratch = folder / ".index.html"
-    scratch.write_text(render(index, rows, pictures, verdicts, notes), encoding="utf-8")
-    scratch.replace(page)
-    return page
 
 
 def _print_json(rows: pd.DataFrame) -> None:

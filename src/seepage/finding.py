@@ -18,7 +18,7 @@ class Finding:
     """What an attack says about each client, clients first; what it does not say is `None`.
 
     Args:
-        inputs: reconstructed examples as the module eats them, (clients, n, …).
+        inputs: reconstructed examples as the module eats them, (clients, n, …); token ids that are not known are −1.
         labels: their labels, (clients, n).
         objective: how well the answer explains what was seen, lower is better, (clients,).
         status: how the optimisation ended, codes of `engine.minimise.Status`, (clients,).
@@ -28,6 +28,11 @@ class Finding:
             (clients, n, width).
         layer: the path of that layer in the module.
         params: the model that a client would have trained alone, by parameter name, (clients, …).
+        attributes: which value the sensitive column has in each of the client's records, in the order in which their
+            public columns were given, (clients, n).
+        sources: how strongly each target record is held to be each client's, (clients, targets).
+        class_inputs: what each class looks like in a client's data, (clients, classes, …).
+        tokens: for text, which tokens occur at all, (clients, vocabulary).
     """
 
     inputs: Tensor | None = None
@@ -39,3 +44,7 @@ class Finding:
     features: Tensor | None = None
     layer: str | None = None
     params: dict[str, Tensor] | None = None
+    attributes: Tensor | None = None
+    sources: Tensor | None = None
+    class_inputs: Tensor | None = None
+    tokens: Tensor | None = None

@@ -25,6 +25,8 @@ class DataSpec:
         mean: subtracted from raw values; one number, or one per channel (or feature).
         std: raw values are divided by it; one number, or one per channel (or feature).
         targets: number of regression targets.
+        vocabulary: for text, how many token ids there are; an example is `(length,)` whole numbers, and id 0 fills up
+            what is shorter. `None` for everything that is a number.
 
     Example:
         >>> spec = DataSpec((1, 2, 2), classes=10, mean=(0.5,), std=(0.25,))
@@ -41,6 +43,7 @@ class DataSpec:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     targets: int = 1
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -53,11 +56,21 @@ class DataSpec:
             raise ValueError(f"expected every `std` above 0, got {self.std}")
         if not self.low < self.high:
             raise ValueError(f"expected `low` below `high`, got {self.low} and {self.high}")
+        if self.vocabulary is not None and (self.vocabulary < 2 or len(self.shape) != 1):
+            raise ValueError(
+                "expected text to have a `vocabulary` of 2 or more and the shape (length,), "
+                f"got {self.vocabulary} and {self.shape}"
+            )
 
     @property
     def is_image(self) -> bool:
         """Whether an example is channels × height × width."""
         return len(self.shape) == 3
+
+    @property
+    def is_text(self) -> bool:
+        """Whether an example is a row of token ids."""
+        return self.vocabulary is not None
 
     def _along_channels(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         column = torch.tensor(values, dtype=like.dtype, device=like.device)
@@ -105,9 +118,12 @@ class Examples:
         return Examples(self.x[which], self.y[which])
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Examples:
-        """The same examples elsewhere; integer targets keep their type."""
-        y = self.y.to(device) if not self.y.is_floating_point() else self.y.to(device=device, dtype=dtype)
-        return Examples(self.x.to(device=device, dtype=dtype), y)
+        """The same examples elsewhere; whole numbers, such as class numbers and token ids, keep their type."""
+        x, y = (
+            part.to(device=device, dtype=dtype) if part.is_floating_point() else part.to(device)
+            for part in (self.x, self.y)
+        )
+        return Examples(x, y)
 
     @staticmethod
     def join(parts: list[Examples]) -> Examples:

@@ -38,6 +38,9 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+EMBEDDINGS = (nn.Embedding.__name__, nn.EmbeddingBag.__name__)
+
+
 class ModuleError(ValueError):
     """The module cannot be attacked as it is; the message lists every layer, why, and the fix."""
 
@@ -71,7 +74,7 @@ class Task:
     _nets: dict[bool, nn.Module] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        refused = [c for c in known_concerns(self.module) if c.consequence is Consequence.REFUSE]
+        refused = [c for c in self._known_concerns() if c.consequence is Consequence.REFUSE]
         if refused:
             raise ModuleError("the module cannot be attacked as it is:\n" + "\n".join(f"  - {c}" for c in refused))
         if isinstance(self.loss, str) and self.loss not in ("auto", *LOSSES):
@@ -185,7 +188,7 @@ class Task:
         Raises:
             ModuleError: when the module cannot be attacked at all.
         """
-        concerns = known_concerns(self.module)
+        concerns = self._known_concerns()
         try:
             alone = self._double_gradient(train)
         except Exception as error:
@@ -210,6 +213,10 @@ class Task:
         fix = "Accept the slower loop, whose numbers are right, or replace the operation behind it"
         return [*concerns, Concern("", type(self.module).__name__, Consequence.LOOP, why, fix)]
 
+    def _known_concerns(self) -> list[Concern]:
+        # That no derivative reaches a token id speaks against attacks that need one, not against training.
+        return [c for c in known_concerns(self.module) if not (self.spec.is_text and c.kind in EMBEDDINGS)]
+
     def _has_forward_mode(self) -> bool:
         x, y = self._probe()
         try:
@@ -230,6 +237,8 @@ class Task:
             y = torch.zeros(2, self.spec.targets, dtype=like.dtype, device=like.device)
         else:
             y = torch.zeros(2, dtype=torch.long, device=like.device)
+        if self.spec.vocabulary is not None:
+            x = torch.arange(1, len(x) + 1, device=like.device) % self.spec.vocabulary
         return x.reshape(2, *self.spec.shape), y
 
     def _compared(self, train: bool) -> tuple[Tensor, Tensor]:
@@ -247,7 +256,7 @@ class Task:
         x, y = self._probe()
         params, buffers = self.params, self.buffers
         if dtype is not None:
-            x, y = x.to(dtype), y.to(dtype) if y.is_floating_point() else y
+            x, y = (part.to(dtype) if part.is_floating_point() else part for part in (x, y))
             params, buffers = (
                 {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
                 for tensors in (params, buffers)
@@ -265,6 +274,11 @@ class Task:
         devices = [x.device] if x.is_cuda else []
         # What a layer draws here is given back.
         with torch.random.fork_rng(devices), torch.enable_grad(), arithmetic("fp32"):
+            if self.spec.is_text:  # of the parameters, as nothing else has a derivative
+                params = {name: p.detach().requires_grad_() for name, p in params.items()}
+                slopes = torch.autograd.grad(function(x, params).sum(), list(params.values()), allow_unused=True)
+                parts = [s.flatten(0 if lanes is None else 1) for s in slopes if s is not None]
+                return torch.cat(parts, dim=-1)
             x = x.detach().requires_grad_()
             return torch.autograd.grad(function(x, params).sum(), x)[0]
 

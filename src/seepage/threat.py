@@ -21,7 +21,19 @@ from seepage.recipe import Recipe
 from seepage.spec import Examples
 from seepage.task import Params, Task
 
-__all__ = ["THREATS", "Fact", "NotKnown", "Seen", "Setting", "ThreatModel", "View", "observe"]
+__all__ = [
+    "THREATS",
+    "Fact",
+    "NotKnown",
+    "Records",
+    "Seen",
+    "Sensitive",
+    "Setting",
+    "ThreatModel",
+    "View",
+    "observe",
+    "target_records",
+]
 
 
 class Fact(StrEnum):
@@ -33,6 +45,8 @@ class Fact(StrEnum):
     BATCH_LABELS = "batch labels"  # which labels occur in which batch, each batch handed over sorted
     DEFENCE = "defence"  # which defence the client uses, without its noise
     PUBLIC_DATA = "public data"  # examples from the same distribution that are nobody's secret
+    PUBLIC_COLUMNS = "public columns"  # every record of the client and its label, but for one sensitive column
+    TARGETS = "target records"  # records of the clients that are looked at, without a word on whose they are
 
     @property
     def about(self) -> str:
@@ -47,6 +61,8 @@ _ABOUT = {
     Fact.BATCH_LABELS: "which labels occur in which batch of local training (never which example has which)",
     Fact.DEFENCE: "which defence the client uses, with its settings but not its random numbers",
     Fact.PUBLIC_DATA: "examples of the same kind that belong to none of the clients",
+    Fact.PUBLIC_COLUMNS: "every record of the client and its label, but for the one column that is sensitive",
+    Fact.TARGETS: "some records of the clients that are looked at, whole, without a word on which client has which",
 }
 
 
@@ -105,12 +121,71 @@ _NAMED = (
         "an honest server that knows the clients' defence and holds public data of the same kind",
     ),
     ThreatModel(
+        "column-aware-server",
+        frozenset({Fact.COUNT, Fact.RECIPE, Fact.PUBLIC_COLUMNS}),
+        "an honest server that has the clients' tables without their sensitive column, as driouich2023 assumes",
+    ),
+    ThreatModel(
+        "source-seeking-server",
+        frozenset({Fact.RECIPE, Fact.TARGETS}),
+        "an honest server that holds records of which it knows that some client trained on them, but not which",
+    ),
+    ThreatModel(
         "all-knowing-server",
-        frozenset(Fact),
-        "every fact there is but the data themselves: an upper bound, not a realistic attacker",
+        frozenset(Fact) - {Fact.PUBLIC_COLUMNS, Fact.TARGETS},
+        "every fact there is about the data, and none of the records: an upper bound, not a realistic attacker",
     ),
 )
+TARGETS_EACH = 100  # records of each client whose source is asked for
 THREATS: Mapping[str, ThreatModel] = MappingProxyType({threat.name: threat for threat in _NAMED})
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitive:
+    """A column of the clients' tables that is nobody else's business, and what may stand in it.
+
+    Args:
+        name: of the column.
+        features: its place on the last axis of an example.
+        values: each value as the module eats it, (values, features).
+    """
+
+    name: str
+    features: slice
+    values: Tensor
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """A copy of the examples with zeros in the column."""
+        public = x.clone()
+        public[..., self.features] = 0
+        return public
+
+    def read(self, x: Tensor) -> Tensor:
+        """Which value stands in the column of each example, the nearest one."""
+        column = x[..., self.features]
+        values = self.values.to(column)
+        return (column[..., None, :] - values).square().sum(-1).argmin(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """What is public of each client's records.
+
+    Args:
+        x: (clients, n, …) with zeros in the sensitive column.
+        y: their labels, (clients, n).
+        sensitive: the column.
+    """
+
+    x: Tensor
+    y: Tensor
+    sensitive: Sensitive
+
+    def filled(self, client: int, values: Tensor) -> Tensor:
+        """The records of one client with `values` in the column: (n, …, features), or one row for all of them."""
+        x = self.x[client].clone()
+        x[..., self.sensitive.features] = values.to(x)
+        return x
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +196,7 @@ class Setting:
     recipe: Recipe
     defence: Defence = field(default_factory=NoDefence)
     public: Examples | None = None
+    sensitive: Sensitive | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +283,18 @@ class View:
         return public
 
     @property
+    def records(self) -> Records:
+        """Each client's records without their sensitive column."""
+        records: Records = self._fact(Fact.PUBLIC_COLUMNS)
+        return records
+
+    @property
+    def targets(self) -> Examples:
+        """Records that some of the clients have, (targets, …)."""
+        targets: Examples = self._fact(Fact.TARGETS)
+        return targets
+
+    @property
     def assumed_recipe(self) -> Recipe:
         """The recipe if it is known; else the guess that the answer is, up to scale, one gradient."""
         return self.recipe if self.knows(Fact.RECIPE) else Recipe(sends="gradient")
@@ -265,6 +353,10 @@ def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, th
         granted[Fact.BATCH_LABELS] = torch.stack([_batch_labels(s, size) for _, s in pairs if s is not None])
     if Fact.PUBLIC_DATA in threat.facts and setting.public is not None:
         granted[Fact.PUBLIC_DATA] = Examples(setting.public.x.clone(), setting.public.y.clone())
+    if Fact.PUBLIC_COLUMNS in threat.facts and setting.sensitive is not None:
+        granted[Fact.PUBLIC_COLUMNS] = _records([secret for _, secret in pairs], setting.sensitive, threat)
+    if Fact.TARGETS in threat.facts and all(secret is not None for _, secret in pairs):
+        granted[Fact.TARGETS] = target_records([s.examples for _, s in pairs if s is not None])[0]
     # A task of its own: the federation's was used by clients, and a module may keep what passes through it.
     return View(threat, setting.task.fresh(), tuple(c.client for c in captures), kind, seen, MappingProxyType(granted))
 
@@ -287,6 +379,35 @@ def _sorted(y: Tensor) -> Tensor:
     """A copy in ascending order of rows: nothing of the secret's memory or order passes."""
     rows, counts = torch.unique(y, dim=0, return_counts=True)
     return torch.repeat_interleave(rows, counts, 0)
+
+
+def target_records(clients: Sequence[Examples]) -> tuple[Examples, Tensor]:
+    """Up to a hundred records of each client, evenly spaced, in an order that tells nothing, and whose they are.
+
+    Returns:
+        The records without repetition in ascending order of their numbers, and (clients, targets) who has them.
+    """
+    picked = [e[:: max(1, len(e) // TARGETS_EACH)][:TARGETS_EACH] for e in clients]
+    rows = [torch.cat([p.x.flatten(1).double(), p.y.reshape(len(p), -1).double()], 1) for p in picked]
+    _, place = torch.unique(torch.cat(rows), dim=0, return_inverse=True)
+    holds = torch.zeros(len(clients), int(place.max()) + 1, dtype=torch.bool, device=place.device)
+    owner = torch.repeat_interleave(torch.arange(len(clients)), torch.tensor([len(p) for p in picked]))
+    holds[owner.to(place.device), place] = True
+    first = torch.zeros(holds.shape[1], dtype=torch.long, device=place.device)
+    first[place] = torch.arange(len(place), device=place.device)
+    return Examples.join(picked)[first], holds
+
+
+def _records(secrets: Sequence[Secret | None], sensitive: Sensitive, threat: ThreatModel) -> Records:
+    held = [secret.examples for secret in secrets if secret is not None]
+    if len(held) < len(secrets):
+        raise ValueError(
+            f"the threat model {threat.name!r} grants public columns, which come from the secret: expected one for "
+            "every client; hand the secret in, or choose a threat model without public columns"
+        )
+    _one("number of records", [len(examples) for examples in held])
+    x, y = torch.stack([sensitive.hidden(e.x) for e in held]), torch.stack([e.y for e in held])
+    return Records(x, y, sensitive)
 
 
 def _batch_labels(secret: Secret, size: int | None) -> Tensor:

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from common.attack_suite import (
+    CLASSES_ALONE,
     COMPUTED,
     MODELS_ALONE,
+    RECORDS_KNOWN,
     SMALL_STEPS,
+    TOKENS,
     AttackCase,
     AttackSuite,
 )
@@ -19,6 +22,7 @@ from seepage.attacks import (
     DLG,
     DLM,
     IDLG,
+    ROG,
     SME,
     DLMPlus,
     FedAvg,
@@ -43,6 +47,7 @@ CASES = [
     AttackCase(IDLG(optimiser=SEARCH, steps=60), short=IDLG(steps=6, starts=2), local=SMALL_STEPS),
     AttackCase(DLM(optimiser=SEARCH, steps=120, starts=4), short=DLM(steps=6, starts=2), local=SMALL_STEPS),
     AttackCase(DLMPlus(optimiser=SEARCH, steps=120, starts=4), short=DLMPlus(steps=6, starts=2), local=SMALL_STEPS),
+    AttackCase(ROG(factor=1, steps=150, starts=2), short=ROG(factor=2, steps=6, starts=2)),
     AttackCase(SME(tv=1e-4, lr=0.1, steps=150, starts=2), short=SME(steps=6, starts=2)),
     AttackCase(SME(curve="bezier", tv=1e-4, lr=0.1, steps=150), short=SME(curve="bezier", steps=6, starts=2)),
     AttackCase(FedAvg(1e-2, **SIMULATION), short=FedAvg(steps=6, starts=2)),
@@ -65,6 +70,7 @@ class TestEveryAttack(AttackSuite):
 
 
 def test_every_attack_that_can_be_named_is_in_the_list() -> None:
-    others = LABELS_ALONE | COMPUTED | MODELS_ALONE  # those have tests of their own
+    # Those have tests of their own.
+    others = TOKENS | LABELS_ALONE | COMPUTED | MODELS_ALONE | RECORDS_KNOWN | CLASSES_ALONE
     assert {type(case.attack) for case in CASES} == set(ATTACKS.values()) - others
     assert all(kind.name == name for name, kind in ATTACKS.items())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from common.attack_suite import MODELS_ALONE, RNG
 from common.nets import numbers, relative_error, seeded
-from seepage.attacks import ATTACKS, LocalModel
+from seepage.attacks import ATTACKS, LMRA, LocalModel, StandIn
 from seepage.capture import Capture, Secret
 from seepage.finding import Finding, NotApplicable
 from seepage.recipe import SGD, Adam, Recipe
@@ -66,7 +66,7 @@ def params_of(finding: Finding) -> dict[str, Tensor]:
 
 def test_it_can_be_named() -> None:
     assert ATTACKS["local-model"] is LocalModel
-    assert {LocalModel} == MODELS_ALONE
+    assert {LocalModel, LMRA, StandIn} == MODELS_ALONE
 
 
 @pytest.mark.parametrize("who", [0, 3])

@@ -212,12 +212,12 @@ def test_the_embedded_audit_attacks_four_clients_behind_each_defence_and_measure
 
 
 FIELDS = {
-    "data": ["dtype", "name", "public", "raw", "size", "split"],
+    "data": ["dtype", "name", "public", "raw", "sensitive", "size", "split"],
     "clients": ["alpha", "count", "examples", "fewer", "partition", "skip"],
     "model": ["name", "options", "pretraining"],
     "recipe": ["batch_norm", "batch_size", "epochs", "optimiser", "sends", "sends_buffers", "shuffle"],
-    "federation": ["group", "per_round", "rounds", "server_lr", "visible"],
-    "watch": ["clients", "round", "since", "together"],
+    "federation": ["group", "per_round", "rounds", "server_lr", "together", "visible"],
+    "watch": ["clients", "every", "round", "since", "together"],
 }
 PARTITIONS = ["stored", "distinct", "iid", "dirichlet", "owner"]
 FACTS = sorted(fact.value for fact in Fact)
@@ -246,7 +246,10 @@ WRONG: dict[str, tuple[str, list[object]]] = {
         'defence = [{ name = "weight-noise", preset = ["as_code"] }]',
         ["defence[0].preset: expected one of", "got ['as_code']"],
     ),
-    "unknown metrics": ('metrics = ["lee2020"]', ["metrics[0]: expected one of ['zhao2023'], got 'lee2020'"]),
+    "unknown metrics": (
+        'metrics = ["lee2020"]',
+        ["metrics[0]: expected one of ['yue2023', 'zhao2023'], got 'lee2020'"],
+    ),
     "unknown key of a case": (
         'case = [{ name = "a", seed = 3 }]',
         ["case[0]: unknown key 'seed'", sorted(["name", *FIELDS, "attack", "defence", "threat"])],
@@ -368,6 +371,10 @@ WRONG: dict[str, tuple[str, list[object]]] = {
     "round before the first": ("watch = { round = -1 }", ["watch: expected `round` of at least 0, got -1"]),
     "nobody watched": ("watch = { clients = 0 }", ["watch: expected `clients` of at least 1", "got 0"]),
     "nobody together": ("watch = { together = 0 }", ["watch: expected `together` of at least 1, got 0"]),
+    "rounds that are stepped over": (
+        "federation = { rounds = 30 }\nwatch = { round = 25, since = 0, every = 10 }",
+        ["watch: expected `every` of at least 1", "got 10 from 0 to 25"],
+    ),
     "seen since a later round": (
         "federation = { rounds = 3 }\nwatch = { round = 1, since = 2 }",
         ["watch: expected `since` from 0 to `round` = 1", "got 2"],

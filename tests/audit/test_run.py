@@ -28,8 +28,10 @@ from seepage.audit.table import COLUMNS, Table
 from seepage.audit.values import SpecError
 from seepage.capture import read_capture, read_secret
 from seepage.data import DataMissing, load
+from seepage.defences import DpSgd
 from seepage.engine.minimise import Status
 from seepage.metrics.pixels import psnr
+from seepage.recipe import Recipe
 from seepage.task import ModuleError
 
 CPU = torch.device("cpu")
@@ -660,7 +662,7 @@ def test_an_attack_on_labels_alone_leaves_rows_about_labels_alone(tmp_path: Path
     )
     table = perform(experiment, tmp_path)
     rows = table.read()
-    assert metrics(rows, "count-labels") == {*LABELS, "label_confidence"}
+    assert metrics(rows, "count-labels") == {*LABELS, "label_confidence", "wire_bytes"}
     assert {"psnr", "recovered", "recovered_zhao2023", "psnr_of_constant", *LABELS} <= metrics(
         rows, "inverting-gradients"
     )
@@ -676,10 +678,33 @@ def test_an_attack_on_what_enters_a_layer_leaves_rows_about_that(tmp_path: Path)
     experiment = tiny(attack=["analytic"], model={"name": "cnn-femnist"}, recipe={"sends": "gradient"})
     table = perform(experiment, tmp_path)
     rows = table.read()
-    assert metrics(rows, "analytic") == {*LABELS, "feature_error", "objective"}
+    assert metrics(rows, "analytic") == {*LABELS, "feature_error", "objective", "wire_bytes"}
     assert values(rows, "feature_error") == pytest.approx([0.0] * 3, abs=1e-3)
     assert set(rows["diagnosis"]) == {"recovered"}
     assert not (tmp_path / "pictures").exists()
+
+
+def test_the_size_of_the_message_is_a_row_and_an_aggregate_has_none(tmp_path: Path) -> None:
+    attack = [{"name": "inverting-gradients", "steps": 1}]
+    defences = ["none", {"name": "sign"}]
+    rows = perform(tiny(attack=attack, defence=defences, recipe={"sends": "gradient"}), tmp_path / "each").read()
+    sizes = rows[rows["metric"] == "wire_bytes"].groupby("defence")["value"].unique()
+    assert 30 < sizes["none"].item() / sizes["sign"].item() <= 32
+    together = tiny(attack=attack, federation={"visible": "aggregate"}, recipe={"sends": "gradient"})
+    assert "wire_bytes" not in set(perform(together, tmp_path / "aggregate").read()["metric"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_private_defence_promises_is_a_row(tmp_path: Path) -> None:
+    pytest.importorskip("opacus.accountants")
+    attack, recipe = [{"name": "inverting-gradients", "steps": 1}], {"sends": "gradient"}
+    defences = ["none", {"chain": [{"name": "dp-sgd", "noise": 2.0}, {"name": "top-k"}]}]
+    rows = perform(tiny(attack=attack, defence=defences, recipe=recipe), tmp_path).read()
+    promised = rows[rows["metric"] == "epsilon"]
+    assert promised["value"].unique().tolist() == [
+        pytest.approx(DpSgd(1.0, 2.0).promised_epsilon(Recipe(sends="gradient"), 1))
+    ]
+    assert not promised["defence"].eq("none").any()
 
 
 def test_a_case_can_be_run_alone_and_the_others_later(tmp_path: Path) -> None:

@@ -12,7 +12,22 @@ from torch import Tensor, nn
 from common.federation import HONEST, view_of
 from common.nets import CLASSES, IMAGE, Recurrent, flat, image_task, mlp, seeded, whole_numbers
 from common.walk import reachable
-from seepage.attacks import Analytic, Attack, LocalModel, Spear
+from seepage.attacks import (
+    LMRA,
+    Analytic,
+    Attack,
+    AttributeGradient,
+    AttributeInversion,
+    AttributeModel,
+    Dager,
+    LocalModel,
+    ModelInversion,
+    SourceInference,
+    SourceInversion,
+    Spear,
+    StandIn,
+    TokenBag,
+)
 from seepage.capture import Capture, Exchange
 from seepage.defences import Clip, GaussianNoise, chain
 from seepage.engine.minimise import Status
@@ -30,8 +45,16 @@ LARGE_STEPS, SMALL_STEPS = (Recipe(SGD(lr), epochs=3) for lr in (0.1, 0.01))
 
 # Attacks that compute instead of searching, and refuse what cannot be computed: `tests/attacks/test_analytic.py`.
 COMPUTED: frozenset[type[Attack]] = frozenset({Analytic, Spear})
+# Those that read tokens: `tests/attacks/test_tokens.py`.
+TOKENS: frozenset[type[Attack]] = frozenset({Dager, TokenBag})
 # Those that answer a client's own model and nothing else: `tests/attacks/test_local_model.py`.
-MODELS_ALONE: frozenset[type[Attack]] = frozenset({LocalModel})
+MODELS_ALONE: frozenset[type[Attack]] = frozenset({LocalModel, LMRA, StandIn})
+# Those about one column of known records, or about whose they are: `test_attributes.py` and `test_sources.py`.
+RECORDS_KNOWN: frozenset[type[Attack]] = frozenset(
+    {AttributeGradient, AttributeInversion, AttributeModel, SourceInference, SourceInversion}
+)
+# Those that say what classes look like, and nothing of single examples: `test_model_inversion.py`.
+CLASSES_ALONE: frozenset[type[Attack]] = frozenset({ModelInversion})
 
 
 @dataclass(frozen=True)
@@ -164,7 +187,8 @@ class AttackSuite:
             assert missing not in threat.facts
         else:
             assert case.attack.needs <= threat.facts
-            assert answer.shape == (2, 1, *IMAGE)
+            assert (len(answer), *answer.shape[2:]) == (2, *IMAGE)
+            assert answer.shape[1] == 1 or Fact.COUNT not in threat.facts
 
     @pytest.mark.parametrize("recipe", [GRADIENT, STEPS], ids=lambda recipe: recipe.sends)
     def test_a_zero_update_is_survived(self, case: AttackCase, recipe: Recipe) -> None:

@@ -225,6 +225,25 @@ def test_flight_fares_refuses_other_columns(tmp_path: Path) -> None:
         load("flight-fares", tmp_path)
 
 
+def test_airlines_with_many_rows_keep_the_journey_and_not_what_tells_it(tmp_path: Path) -> None:
+    def row(airline: str, price: int) -> str:
+        stops = "non-stop" if price % 2 else "1 stop"
+        return f"{airline},24/03/2019,Banglore,New Delhi,BLR → DEL,22:20,01:10,2h 50m,{stops},No info,{price}"
+
+    small, large = [row("Trujet", 1)], [row("IndiGo", price) for price in range(1, 121)]
+    (tmp_path / "flight_fares.csv.gz").write_bytes(fares(small + large))
+    data = load("flight-airlines", tmp_path)
+    assert (len(data.train), len(data.test)) == (96, 24)
+    assert data.column("Airline").values == ("IndiGo",)
+    assert not {column.name for column in data.columns} & {"Stops", "Duration", "Arrival"}
+    journey = data.column("Journey")
+    assert journey.values == ("direct", "with stops")
+    assert data.train.x[:, journey.start].tolist() == [0.0, 1.0] * 48
+    (tmp_path / "flight_fares.csv.gz").write_bytes(fares(small))
+    with pytest.raises(DataBroken, match="an airline with 100 rows"):
+        load("flight-airlines", tmp_path)
+
+
 REAL = {
     "mnist": (9000, 1000, (1, 28, 28), 10),
     "emnist": (9000, 1000, (1, 28, 28), 62),
@@ -233,9 +252,12 @@ REAL = {
     "cifar10": (5000, 10000, (3, 32, 32), 10),
     "cifar100": (5000, 10000, (3, 32, 32), 100),
     "orl": (320, 80, (1, 112, 92), 40),
+    "orl-clients": (1580, 80, (1, 80, 70), 40),
     "imagenet": (1000, 32, (3, 128, 128), 1000),
     "adult": (32561, 16281, (108,), 2),
+    "adult-phd": (12298, 36544, (53,), 2),
     "flight-fares": (8370, 2092, (43,), None),
+    "flight-airlines": (8351, 2088, (37,), None),
 }
 
 
@@ -253,3 +275,27 @@ def test_real_files(name: str, shared: Path) -> None:
         assert data.train_owner is not None
         counts = data.train_owner.bincount()
         assert int((counts >= 50).sum()) == int((counts > 0).sum()) == 100
+    if name == "orl-clients":
+        assert data.train_owner is not None
+        assert data.train_owner.bincount().tolist() == [176, 176, 176, 176, 140, 140, 140, 140, 140, 176]
+        held = torch.stack([data.train.y[data.train_owner == owner].bincount() for owner in range(10)])
+        assert (held == 8).sum(1).tolist() == [4] * 10  # all pictures of four people each
+        assert (held == 8).sum(0).tolist() == [1] * 40  # and everybody is one of those of one client
+        assert ((held == 8) | (held == 3) | (held == 4)).all()
+    if name == "adult-phd":
+        assert data.train_owner is not None
+        assert data.train_owner.bincount().tolist() == [127, 281, 186, *[1672] * 7]
+        age, education = data.column("age"), data.column("education")
+        years = age.offset + age.scale * data.spec.pixels(data.train.x)[:, age.start]
+        doctor = data.train.x[:, education.start + education.values.index("Doctorate")] == 1
+        assert doctor.equal(data.train_owner < 3)
+        assert not (data.test.x[:, education.start + education.values.index("Doctorate")] == 1).any()
+        for owner, (low, high) in enumerate([(0, 37.5), (37.5, 52.5), (52.5, 100)]):
+            of_owner = years[data.train_owner == owner]
+            assert low < of_owner.min()
+            assert of_owner.max() < high
+
+
+def test_too_small_an_adult_cannot_be_dealt(adult: Path) -> None:
+    with pytest.raises(DataBroken, match="expected more than 12300 records"):
+        load("adult-phd", adult)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from seepage.data.tabular import Encoding
@@ -14,6 +15,20 @@ def test_a_constant_column_does_no_harm() -> None:
     assert bool(x.isfinite().all())
     assert x[:, 0].tolist() == [0.0] * 3
     assert encoding.columns[1].values == ("a", "b")
+
+
+def test_a_binary_column_is_one_feature() -> None:
+    table = {"sex": np.array(["m", "f", "m"]), "kind": np.array(["b", "a", "b"])}
+    encoding = Encoding.of(table, binary=("sex",))
+    assert encoding.normalise(table).tolist() == [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
+    sex, kind = encoding.columns
+    assert (sex.kind, sex.values, sex.features) == ("binary", ("f", "m"), slice(0, 1))
+    assert kind.features == slice(1, 3)
+
+
+def test_three_values_are_not_binary() -> None:
+    with pytest.raises(ValueError, match=r"two values in the binary column 'x', got \['a', 'b', 'c'\]"):
+        Encoding.of({"x": np.array(["a", "b", "c"])}, binary=("x",))
 
 
 def test_raw_values_of_training_rows_fill_the_unit_interval() -> None:

@@ -25,6 +25,8 @@ NARROW: dict[str, dict[str, object]] = {
     **{name: {"width": 4} for name in RESNETS},
 }
 
+OF_NUMBERS = [name for name in MODELS if not name.startswith("text-")]  # the others: `test_text.py`
+
 
 def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
@@ -111,7 +113,7 @@ def test_yue_resnet18() -> None:
     assert not any(isinstance(m, nn.BatchNorm2d) for m in module.modules())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", OF_NUMBERS)
 @pytest.mark.parametrize("spec", [CIFAR, MNIST, DataSpec((3, 40, 36), targets=2)], ids=["cifar", "mnist", "regression"])
 def test_forward_shapes(name: str, spec: DataSpec) -> None:
     module = build(name, spec, ROOT, **NARROW.get(name, {}))
@@ -121,7 +123,7 @@ def test_forward_shapes(name: str, spec: DataSpec) -> None:
     assert module.training
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", OF_NUMBERS)
 def test_weights_depend_on_the_stream_alone(name: str) -> None:
     given = NARROW.get(name, {})
     state = torch.random.get_rng_state()
@@ -135,7 +137,7 @@ def test_weights_depend_on_the_stream_alone(name: str) -> None:
     assert any(not torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", OF_NUMBERS)
 def test_registered_defaults_are_valid_options(name: str) -> None:
     module = build(name, CIFAR, ROOT, **{**options(name), **NARROW.get(name, {})})
     assert not any(tensor.is_meta for tensor in module.state_dict().values())
@@ -169,7 +171,7 @@ def test_batch_is_one_by_one_in_evaluation_mode() -> None:
     torch.testing.assert_close(module(x), torch.cat([module(one[None]) for one in x]), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", OF_NUMBERS)
 def test_second_derivatives_batch_over_clients(name: str) -> None:
     module = build(name, MNIST, ROOT, **NARROW.get(name, {})).double().eval()
     params: dict[str, torch.Tensor] = dict(module.named_parameters())
@@ -216,7 +218,7 @@ def test_too_small_images_are_refused(name: str) -> None:
         build(name, DataSpec((1, 2, 2), classes=2), ROOT, **NARROW.get(name, {}))
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"mlp", "linear"}))
+@pytest.mark.parametrize("name", sorted(set(OF_NUMBERS) - {"mlp", "linear"}))
 def test_convolutions_refuse_tables(name: str) -> None:
     with pytest.raises(ValueError, match=r"expected images .*got shape \(108,\); use 'mlp' or 'linear'"):
         build(name, TABLE, ROOT)

@@ -83,6 +83,31 @@ class Notebook:
         self.add("relative_error_of_global_model", 0.75, **columns)
         self.add("relative_error_of_last_answer", 0.5, **columns)
 
+    def attribute(self, found: float, **columns: Any) -> None:
+        """One client of whose sensitive column this share was found."""
+        columns = {
+            "attack": "attribute-inversion",
+            "attack_settings": "",
+            "item": "all",
+            "outcome": "answered",
+            **columns,
+        }
+        self.add("attribute_accuracy", found, **columns)
+        self.add("attribute_accuracy_of_majority", 0.625, **columns)
+
+    def source(self, found: float, **columns: Any) -> None:
+        """One client of whose target records this share was traced to it."""
+        columns = {"attack": "source-inference", "attack_settings": "", "item": "all", "outcome": "answered", **columns}
+        self.add("source_accuracy", found, **columns)
+        self.add("source_accuracy_of_chance", 0.125, **columns)
+
+    def classes(self, likeness: float, **columns: Any) -> None:
+        """One client whose images are that much like what was found for their classes."""
+        columns = {"attack": "model-inversion", "attack_settings": "", "item": "all", "outcome": "reduced", **columns}
+        self.add("class_ssim", likeness, **columns)
+        self.add("class_ssim_of_constant", 0.125, **columns)
+        self.add("class_ssim_of_public_mean", 0.375, **columns)
+
     def learning(self, accuracy: Sequence[float], **columns: Any) -> None:
         """Accuracy after each round."""
         for number, value in enumerate(accuracy, 1):

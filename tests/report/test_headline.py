@@ -276,6 +276,27 @@ def test_own_models_that_did_not_come_back_are_not_measured_in_decibels(book: An
     assert "dB" not in sentence
 
 
+def test_columns_and_sources_have_a_sentence_each_with_what_a_guess_finds(book: Any) -> None:
+    book.attribute(1.0, client="0")
+    book.attribute(0.9, client="1")
+    book.source(0.25)
+    assert headline(book.frame, 20.0).sentence == (
+        "Without a defence, 95 % of the sensitive values of 2 clients were found (a guess without any leak finds "
+        "62 %). Without a defence, 25 % of the target records of 1 client were traced to their client (a guess "
+        "without any leak finds 12 %); no defence was measured."
+    )
+
+
+def test_classes_that_are_less_like_than_a_guess_are_no_leak(book: Any) -> None:
+    book.classes(0.25)
+    said = headline(book.frame, 20.0)
+    assert said.tone == "quiet"
+    assert said.sentence.startswith(
+        "Without a defence, a likeness of 25 % to the images of 1 client came back class by class (SSIM)"
+    )
+    assert "38 %" in said.sentence
+
+
 def test_images_and_labels_have_a_sentence_each(book: Any) -> None:
     book.images([30.0, 12.0])
     book.add("label_accuracy", 0.5, item="all")

@@ -346,6 +346,24 @@ def test_a_clients_own_model_is_shown_as_an_error_beside_the_last_answer(book: A
         assert words not in page.text, words
 
 
+def test_columns_and_sources_have_a_table_each(book: Any) -> None:
+    book.attribute(0.9, diagnosis="recovered")
+    book.attribute(0.5, **NOISE)
+    book.source(0.25)
+    page = Page(render(index("t"), book.frame, {}))
+    for words in ("Sensitive values", "90.0 %", "62.5 %", "Sources of records", "25.0 %", "12.5 %", "were traced"):
+        assert words in page.text, words
+    for words in ("PSNR", "Pictures"):
+        assert words not in page.text, words
+
+
+def test_classes_have_a_table(book: Any) -> None:
+    book.classes(0.5)
+    page = Page(render(index("t"), book.frame, {}))
+    for words in ("Likeness of classes", "50.0 %", "37.5 %", "the mean of public data"):
+        assert words in page.text, words
+
+
 def test_images_and_labels_have_a_table_each(book: Any) -> None:
     book.images([30.0])
     book.labels(1.0, wrong=0.0, trial="l")

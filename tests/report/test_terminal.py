@@ -64,6 +64,23 @@ def test_models_alone_show_their_error_and_that_of_the_last_answer(
     assert "trained alone" in text
 
 
+def test_columns_and_sources_stand_beside_what_a_guess_finds(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    book.attribute(0.9)
+    book.source(0.25)
+    heads, text = printed(book, capsys)
+    assert heads == ["Attack", "Values", "Sources", "No leak"]
+    assert "attribute-inversion │ 0.900 │ – │ 0.625" in text
+    assert "source-inference │ – │ 0.250 │ 0.125" in text
+    assert "the most frequent value" in text
+
+
+def test_classes_stand_beside_the_better_guess(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    book.classes(0.25)
+    heads, text = printed(book, capsys)
+    assert heads == ["Attack", "Classes", "No leak"]
+    assert "model-inversion │ 0.250 │ 0.375" in text
+
+
 def test_images_and_labels_share_a_table(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
     book.images([30.0])
     book.labels(0.75, wrong=1.0)

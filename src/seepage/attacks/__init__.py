@@ -1,6 +1,9 @@
 """Attacks: one file per method."""
 
 from seepage.attacks.analytic import Analytic
+from seepage.attacks.attribute_gradient import AttributeGradient
+from seepage.attacks.attribute_inversion import AttributeInversion
+from seepage.attacks.attribute_model import AttributeModel
 from seepage.attacks.base import Attack
 from seepage.attacks.count_labels import CountLabels
 from seepage.attacks.dlg import DLG, IDLG
@@ -9,28 +12,45 @@ from seepage.attacks.fedavg import FedAvg
 from seepage.attacks.fedavg_baselines import FedSGD, FedSGDEpoch, NoPrior, SharedVariables
 from seepage.attacks.fedavg_unknown import UnknownCount, UnknownSchedule
 from seepage.attacks.inverting_gradients import InvertingGradients
+from seepage.attacks.lmra import LMRA, StandIn
 from seepage.attacks.local_model import LocalModel
+from seepage.attacks.model_inversion import ModelInversion
+from seepage.attacks.rog import ROG
 from seepage.attacks.sme import SME
+from seepage.attacks.source_inference import SourceInference
+from seepage.attacks.source_inversion import SourceInversion
 from seepage.attacks.spear import Spear
+from seepage.attacks.tokens import Dager, TokenBag
 
 __all__ = [
     "ATTACKS",
     "DLG",
     "DLM",
     "IDLG",
+    "LMRA",
+    "ROG",
     "SME",
     "Analytic",
     "Attack",
+    "AttributeGradient",
+    "AttributeInversion",
+    "AttributeModel",
     "CountLabels",
     "DLMPlus",
+    "Dager",
     "FedAvg",
     "FedSGD",
     "FedSGDEpoch",
     "InvertingGradients",
     "LocalModel",
+    "ModelInversion",
     "NoPrior",
     "SharedVariables",
+    "SourceInference",
+    "SourceInversion",
     "Spear",
+    "StandIn",
+    "TokenBag",
     "UnknownCount",
     "UnknownSchedule",
 ]
@@ -46,7 +66,10 @@ ATTACKS: dict[str, type[Attack]] = {
         CountLabels,
         Analytic,
         Spear,
+        Dager,
+        TokenBag,
         SME,
+        ROG,
         FedAvg,
         NoPrior,
         SharedVariables,
@@ -55,5 +78,13 @@ ATTACKS: dict[str, type[Attack]] = {
         UnknownSchedule,
         UnknownCount,
         LocalModel,
+        AttributeInversion,
+        AttributeGradient,
+        AttributeModel,
+        LMRA,
+        StandIn,
+        SourceInference,
+        SourceInversion,
+        ModelInversion,
     )
 }

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from seepage.finding import Finding
+from seepage.finding import Finding, NotApplicable
 from seepage.streams import Stream
 from seepage.threat import Fact, NotKnown, View
 
-__all__ = ["Attack", "check_needs"]
+__all__ = ["READ_TOKENS", "Attack", "check_needs"]
+
+READ_TOKENS = frozenset({"count-labels", "dager", "source-inference", "token-bag"})
+"""Attacks that do without a derivative of the input, which token ids do not have."""
 
 
 class Attack(Protocol):
@@ -32,7 +35,16 @@ class Attack(Protocol):
 
 
 def check_needs(attack: Attack, view: View) -> None:
-    """Raise `NotKnown` for the first fact that the attack cannot do without and the threat model hides."""
+    """Raise `NotKnown` for the first fact that the attack cannot do without and the threat model hides.
+
+    Raises:
+        NotApplicable: when the inputs are token ids and the attack is made for numbers.
+    """
     for fact in sorted(attack.needs):
         if not view.knows(fact):
             raise NotKnown(view.threat, fact)
+    if view.task.spec.is_text and attack.name not in READ_TOKENS:
+        raise NotApplicable(
+            f"expected inputs that are numbers, which {attack.name!r} differentiates, got token ids; "
+            f"attack text with one of {sorted(READ_TOKENS)}"
+        )

@@ -294,7 +294,9 @@ def _guessed(finding: Finding, client: int) -> float:
     named = finding.features if finding.inputs is None else finding.inputs
     if named is None:
         return _named_labels(finding, client)
-    return int(named[client].flatten(1).isfinite().all(dim=1).sum())
+    rows = named[client].flatten(1)
+    known = rows.isfinite() if rows.is_floating_point() else rows >= 0  # a token below zero says that there is none
+    return int(known.all(dim=1).sum())
 
 
 def _named_labels(finding: Finding, client: int) -> float:
@@ -313,12 +315,22 @@ def _came_back(finding: Finding, values: dict[str, list[float]]) -> bool:
     if finding.inputs is not None:
         if "recovered" in values:
             return min(values["recovered"]) >= 1
+        if "token_accuracy" in values:
+            return min(values["token_accuracy"]) >= 1
         found = values.get("exact_match", [0.0])
         return math.fsum(found) / len(found) >= ROWS_FOUND
     if finding.features is not None:
         return all(error <= FEATURES_FOUND for error in values.get("feature_error", [math.nan]))
     if finding.params is not None:
         return all(error <= FEATURES_FOUND for error in values.get("relative_error", [math.nan]))
+    if finding.attributes is not None:
+        return min(values.get("attribute_accuracy", [0.0])) >= ROWS_FOUND
+    if finding.tokens is not None:
+        return min(values.get("token_bag", [0.0])) >= 1
+    if finding.sources is not None:
+        return min(values.get("source_accuracy", [0.0])) >= ROWS_FOUND
+    if finding.class_inputs is not None:
+        return min(values.get("class_ssim", [0.0])) >= ROWS_FOUND
     return min(values.get("label_accuracy", [0.0])) >= 1
 
 

@@ -50,6 +50,7 @@ class Data:
         public: how many of the held-out examples a threat model may grant as public data; they are the last ones, and
             accuracy is measured on the others.
         dtype: precision of the examples and of the model, and with them of all training and every message.
+        sensitive: for tables, the column that is to stay secret where a threat model grants the others.
     """
 
     name: str = "fashion-mnist"
@@ -58,6 +59,7 @@ class Data:
     size: int | None = None
     public: int = 0
     dtype: Literal["float32", "float64"] = "float32"
+    sensitive: str | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -165,12 +167,14 @@ class Watch:
         together: most clients in one trial, that is in one program.
         since: the first round whose messages are seen too; `None` is `round` itself. A client that did not answer in
             each of them is seen in those in which it did.
+        every: of the rounds since then every that many are seen, beginning with the first.
     """
 
     round: int = 0
     clients: int | None = None
     together: int = 8
     since: int | None = None
+    every: int = 1
 
     def __post_init__(self) -> None:
         if self.round < 0:
@@ -181,11 +185,16 @@ class Watch:
             raise ValueError(f"expected `together` of at least 1, got {self.together}")
         if self.since is not None and not 0 <= self.since <= self.round:
             raise ValueError(f"expected `since` from 0 to `round` = {self.round}, or none for it, got {self.since}")
+        if self.every < 1 or (self.round - self.rounds.start) % self.every:
+            raise ValueError(
+                "expected `every` of at least 1, in whole steps of which `round` is reached from `since`, "
+                f"got {self.every} from {self.rounds.start} to {self.round}"
+            )
 
     @property
     def rounds(self) -> range:
         """Numbers of the rounds that are seen."""
-        return range(self.round if self.since is None else self.since, self.round + 1)
+        return range(self.round if self.since is None else self.since, self.round + 1, max(self.every, 1))
 
 
 @dataclass(frozen=True)
@@ -266,7 +275,7 @@ class Trial:
     @cached_property
     def scene(self) -> str:
         """Digest of the part that decides what is sent, shared by all attacks on it."""
-        public = replace(self.data, public=0)
+        public = replace(self.data, public=0, sensitive=None)
         watched = replace(self._as_far_as_watched, case="", data=public, threshold=0.0)
         return _digest(replace(watched, attack=None, threat=None, first=0, last=0, metrics=()))
 
@@ -274,7 +283,7 @@ class Trial:
     def _as_far_as_watched(self) -> Trial:
         """Without later rounds, and without how the watched clients were dealt to trials."""
         rounds = replace(self.federation, rounds=self.watch.round + 1)
-        seen = Watch(self.watch.round, since=self.watch.rounds.start)
+        seen = Watch(self.watch.round, since=self.watch.rounds.start, every=self.watch.every)
         return replace(self, federation=rounds, watch=seen)
 
 
@@ -284,12 +293,18 @@ def _digest(trial: Trial) -> str:
     del values["label"]
     if trial.federation.group is None:
         del values["federation"]["group"]
+    if not trial.federation.together:
+        del values["federation"]["together"]
+    if trial.watch.every == 1:
+        del values["watch"]["every"]
     if not trial.metrics:
         del values["metrics"]
     if not trial.clients.fewer:
         del values["clients"]["fewer"]
     if trial.data.dtype == "float32":
         del values["data"]["dtype"]
+    if trial.data.sensitive is None:
+        del values["data"]["sensitive"]
     return digest(values)
 
 

@@ -17,7 +17,7 @@ from seepage.pieces.lone_training import train_alone
 from seepage.task import Params, Task
 from seepage.threat import Records, Setting
 
-__all__ = ["is_least_squares", "network_scores", "optimum_scores"]
+__all__ = ["is_least_squares", "network_scores", "optimum_scores", "own_model"]
 
 
 def is_least_squares(task: Task) -> bool:
@@ -37,7 +37,7 @@ def network_scores(found: Params, capture: Capture, secret: Secret, setting: Set
     """
     task, train, last = setting.task, setting.recipe.train, capture.exchanges[-1]
     buffers = {**task.buffers, **last.buffers_before}
-    alone = _alone(capture, secret, setting)
+    alone = own_model(capture, secret, setting)
     x, y = secret.examples.x, secret.examples.y
 
     def model(params: Params) -> Callable[[Tensor], Tensor]:
@@ -82,14 +82,14 @@ def optimum_scores(capture: Capture, secret: Secret, setting: Setting) -> list[S
     examples, task = secret.examples, setting.task
     records = Records(setting.sensitive.hidden(examples.x)[None], examples.y[None], setting.sensitive)
     buffers = {**task.buffers, **capture.exchanges[-1].buffers_before}
-    alone = _alone(capture, secret, setting)
+    alone = own_model(capture, secret, setting)
     found = best_values(task, alone, buffers, records, 0, train=setting.recipe.train)
     share = float((found == setting.sensitive.read(examples.x)).double().mean())
     return [Score("all", "attribute_accuracy_of_optimum", share)]
 
 
-def _alone(capture: Capture, secret: Secret, setting: Setting) -> Params:
-    """Trained once per process and client: several attacks are judged by it."""
+def own_model(capture: Capture, secret: Secret, setting: Setting) -> Params:
+    """What the client would have trained alone; once per process, as several attacks are judged by it."""
     first = capture.exchanges[0]
     key = (capture.client, len(secret.examples), float(flatten(first.before).double().sum()), setting.recipe.train)
     if key not in _TRAINED:

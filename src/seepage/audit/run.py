@@ -15,24 +15,28 @@ from typing import Any
 import numpy as np
 import torch
 
+from seepage.audit.attributes import attribute_scores, source_scores
+from seepage.audit.class_images import class_scores
 from seepage.audit.diagnosis import answer_mismatch, diagnose, gather, write_causes
 from seepage.audit.experiment import Experiment, Trial
 from seepage.audit.features import true_features
 from seepage.audit.optimum import model_scores
+from seepage.audit.own_network import is_least_squares, network_scores, optimum_scores
 from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures, Table
 from seepage.audit.values import SpecError, digest, plain
 from seepage.capture import Capture, CaptureError, Secret, examine, moved
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
+from seepage.defences.dp_sgd import AccountantMissing
 from seepage.engine.lanes import out_of_memory
 from seepage.engine.layers import Concern
 from seepage.engine.minimise import Status
 from seepage.finding import Finding, NotApplicable
 from seepage.metrics.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
-from seepage.metrics.score import Scored, score
+from seepage.metrics.score import Score, Scored, score
 from seepage.task import ModuleError
-from seepage.threat import Fact, NotKnown, observe
+from seepage.threat import Fact, NotKnown, Setting, observe
 
 __all__ = ["WRONG", "Listener", "defence_name", "perform", "run", "version"]
 
@@ -209,7 +213,9 @@ def perform(
     rows: list[Row] = []
     seen: list[Pictures] = []
     # Clients of different size, or seen in different rounds, do not stack: each kind is a view of its own.
-    for _, same in groupby(sorted(pairs, key=_kind), _kind):
+    # Only who asks whose a record is compares them all.
+    kind = _watched if trial.attack is not None and Fact.TARGETS in trial.attack.needs else _kind
+    for _, same in groupby(sorted(pairs, key=kind), kind):
         group = list(same)
         # Before the attack, so that what cannot be examined is noticed in a second and not after an hour.
         told = trial.threat is None or Fact.RECIPE in trial.threat.facts
@@ -220,19 +226,37 @@ def perform(
             rows.append(_unmeasured(common, f"not applicable: {error}"))
             continue
         for i, (capture, secret) in enumerate(group):
-            scored = _score(finding, i, capture, secret, scene, weights)
+            scored = _score(finding, i, group, scene, weights)
             fit = answer_mismatch(capture.exchanges[-1], finding, i, scene.setting)
             causes = diagnose(evidence[i], finding, i, scored.scores, fit)
             named = {**common, "client": secret.client, "diagnosis": write_causes(causes)}
             rows += _scored_rows(scored, finding, i, named)
+            if not capture.members:  # an aggregate is no message of a client
+                size = float(scene.setting.defence.wire_bytes(capture.exchanges[-1].answer))
+                rows.append({**rows[-1], "item": "all", "metric": "wire_bytes", "value": size})
+            if (promised := _promised(scene, len(secret.examples))) is not None:
+                rows.append({**rows[-1], "item": "all", "metric": "epsilon", "value": promised})
             if scored.guess_pixels is not None:  # else the attack says nothing that could be shown
                 seen.append(_pictures(scored.guess_pixels, scored, secret.client, scene))
     return rows, _joined(seen) if seen and scene.setting.task.spec.is_image else None
 
 
-def _kind(pair: tuple[Capture, Secret]) -> tuple[int, tuple[int, ...]]:
-    capture, secret = pair
-    return len(secret.examples), tuple(exchange.round for exchange in capture.exchanges)
+def _watched(pair: tuple[Capture, Secret]) -> tuple[int, ...]:
+    return tuple(exchange.round for exchange in pair[0].exchanges)
+
+
+def _promised(scene: Scene, examples: int) -> float | None:
+    try:
+        promised = scene.setting.defence.promised_epsilon(
+            scene.trial.recipe, examples, rounds=scene.trial.watch.round + 1
+        )
+        return None if promised == float("inf") else promised
+    except AccountantMissing:  # an optional extra: what leaks is measured all the same
+        return None
+
+
+def _kind(pair: tuple[Capture, Secret]) -> tuple[int, ...]:
+    return len(pair[1].examples), *_watched(pair)
 
 
 def _learning(scene: Scene, common: Row) -> list[Row]:
@@ -262,12 +286,17 @@ def _attack(scene: Scene, group: Sequence[tuple[Capture, Secret]]) -> Finding:
 
 
 def _score(
-    finding: Finding, i: int, capture: Capture, secret: Secret, scene: Scene, weights: LpipsWeights | None
+    finding: Finding,
+    i: int,
+    group: Sequence[tuple[Capture, Secret]],
+    scene: Scene,
+    weights: LpipsWeights | None,
 ) -> Scored:
+    capture, secret = group[i]
     spec, threat = scene.setting.task.spec, scene.trial.threat
     public = scene.setting.public if threat is not None and Fact.PUBLIC_DATA in threat.facts else None
     scored = score(
-        None if finding.inputs is None else finding.inputs[i].cpu().float(),
+        _as_scored(finding.inputs, i),
         None if finding.labels is None else finding.labels[i].cpu(),
         secret.examples.to("cpu"),
         spec,
@@ -277,11 +306,33 @@ def _score(
         papers=scene.trial.metrics,
         features=_features(finding, i, capture, secret, scene),
         confidence=None if finding.confidence is None else float(finding.confidence[i]),
+        tokens=None if finding.tokens is None else finding.tokens[i],
     )
-    if finding.params is None:
-        return scored
-    found = {name: p[i] for name, p in finding.params.items()}
-    return replace(scored, scores=scored.scores + model_scores(found, capture, secret, scene.setting))
+    return replace(scored, scores=scored.scores + _beyond_inputs(finding, i, group, scene.setting))
+
+
+def _as_scored(inputs: torch.Tensor | None, i: int) -> torch.Tensor | None:
+    if inputs is None:
+        return None
+    return inputs[i].cpu().float() if inputs.is_floating_point() else inputs[i].cpu()
+
+
+def _beyond_inputs(finding: Finding, i: int, group: Sequence[tuple[Capture, Secret]], setting: Setting) -> list[Score]:
+    """What an attack says of a client's own model, of a column of its table, of whose a record is, or of classes."""
+    capture, secret = group[i]
+    scores: list[Score] = []
+    if finding.params is not None:
+        found = {name: p[i] for name, p in finding.params.items()}
+        judge = model_scores if is_least_squares(setting.task) else network_scores
+        scores += judge(found, capture, secret, setting)
+    if finding.attributes is not None and setting.sensitive is not None:
+        scores += attribute_scores(finding.attributes[i], secret, setting.sensitive)
+        scores += optimum_scores(capture, secret, setting)
+    if finding.sources is not None:
+        scores += source_scores(finding.sources, i, [s for _, s in group])
+    if finding.class_inputs is not None:
+        scores += class_scores(finding.class_inputs[i], capture, secret, setting)
+    return scores
 
 
 def _features(

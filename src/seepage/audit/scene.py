@@ -31,7 +31,7 @@ from seepage.rounds import Round, join_rounds, play
 from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Task
-from seepage.threat import Setting
+from seepage.threat import Sensitive, Setting
 
 __all__ = ["Scene", "captured", "set_scene"]
 
@@ -48,8 +48,8 @@ class Scene:
     taught: Examples
     rng: Stream
 
-    def rounds(self) -> Iterator[Round]:
-        """Play it."""
+    def rounds(self, *, measured: bool = True) -> Iterator[Round]:
+        """Play it, with accuracy after each round where that is asked for: it may cost as much as the round."""
         begin = self.beginning()
         return play(
             self.setting.task,
@@ -58,7 +58,7 @@ class Scene:
             self.trial.federation,
             self.rng / "federation",
             defence=self.trial.defence,
-            held_out=self.held_out,
+            held_out=self.held_out if measured else None,
             params=begin.params,
             buffers=begin.buffers,
         )
@@ -93,12 +93,13 @@ def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> 
     public = held_out[shown:].to(device, dtype) if trial.data.public else None
     how = trial.model.pretraining
     taught = round(how.share * shown) if how.epochs else 0
-    module = _module(trial, dataset, root / "model")
+    sensitive = _sensitive(dataset, trial.data.sensitive) if trial.data.sensitive is not None else None
+    module = trial.defence.on_module(_module(trial, dataset, root / "model"), root / "module")
     task = Task(module.to(device, dtype), dataset.spec)
     return Scene(
         trial,
         dataset,
-        Setting(task, trial.recipe, trial.defence, public),
+        Setting(task, trial.recipe, trial.defence, public, sensitive),
         tuple(part.to(device, dtype) for part in _deal(trial, dataset, held, root / "partition")),
         held_out[taught:shown].to(device, dtype),
         held_out[:taught].to(device, dtype),
@@ -111,11 +112,25 @@ def _dataset(name: str, raw: bool, size: int | None, folder: str | None) -> Data
     dataset: Dataset = _imported(name, "data.name")() if ":" in name else load(name, folder)
     if not isinstance(dataset, Dataset):
         raise SpecError(f"data.name: expected {name} to return a seepage.data.Dataset, got {type(dataset).__name__}")
-    dataset = dataset.normalised_by() if raw else dataset
+    try:
+        dataset = dataset.normalised_by() if raw else dataset
+    except ValueError as error:
+        raise SpecError(f"data.raw: {error}") from error
     try:
         return dataset if size is None else dataset.resized(size)
     except ValueError as error:
         raise SpecError(f"data.size: {error}") from error
+
+
+def _sensitive(dataset: Dataset, name: str) -> Sensitive:
+    try:
+        column = dataset.column(name)
+    except KeyError as error:
+        raise SpecError(f"data.sensitive: {error.args[0]}") from error
+    if column.kind == "numeric":
+        raise SpecError(f"data.sensitive: expected a column of categories, got the numbers of {name!r}")
+    values = torch.eye(len(column.values))
+    return Sensitive(name, column.features, values[:, 1:] if column.kind == "binary" else values)
 
 
 def _module(trial: Trial, dataset: Dataset, rng: Stream) -> nn.Module:
@@ -181,7 +196,7 @@ def captured(scene: Scene, folder: Path) -> list[tuple[Capture, Secret]]:
     """
     home, seen = folder / scene.trial.scene, scene.trial.watch.rounds
     if not home.exists():
-        rounds = [r for r in islice(scene.rounds(), seen.stop) if r.number in seen]
+        rounds = [r for r in islice(scene.rounds(measured=False), seen.stop) if r.number in seen]
         joined = {capture.client: capture for capture in join_rounds([c for r in rounds for c in r.captures])}
         last = rounds[-1]
         folder.mkdir(parents=True, exist_ok=True)

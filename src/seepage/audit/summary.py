@@ -18,6 +18,7 @@ from seepage.audit.values import SpecError, build
 from seepage.metrics.intervals import Interval, mean_interval
 
 __all__ = [
+    "AS_CAPTURED",
     "KEYS",
     "MEASURES",
     "Comparison",
@@ -32,18 +33,27 @@ __all__ = [
     "summarise",
 ]
 
+AS_CAPTURED = "as captured"
+"""In the place of a defence's name: what a client did to its update shows in it at most."""
+
 KEYS = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
 """The columns of rows that make a line."""
 
-Kind: TypeAlias = Literal["image", "row", "feature", "model", "label"]
-"""What an attack answers: images, rows of a table, what enters a layer of the network, a client's own model, or labels
-and nothing else."""
+Kind: TypeAlias = Literal["image", "row", "text", "token", "feature", "model", "attribute", "source", "class", "label"]
+"""What an attack answers: images, rows of a table, texts, which tokens these have, what enters a layer of the network,
+a client's own model, one column of its table, whose a record is, what classes look like, or labels and
+nothing else."""
 
 MEASURES: dict[Kind, str] = {
     "image": "psnr",
     "row": "exact_match",
+    "text": "token_accuracy",
+    "token": "token_bag",
     "feature": "feature_error",
     "model": "relative_error",
+    "attribute": "attribute_accuracy",
+    "source": "source_accuracy",
+    "class": "class_ssim",
     "label": "label_accuracy",
 }
 """The metric that every answer of a kind has. Who answers inputs names labels too, so the first kind counts."""
@@ -95,6 +105,11 @@ class Line:
         """What the attack answers; `None` where it gave no number."""
         return next((kind for kind, metric in MEASURES.items() if metric in self.metrics), None)
 
+    @property
+    def unscored(self) -> bool:
+        """Whether the attack answered, and there was no truth to hold the answer against."""
+        return self.kind is None and bool(self.metrics)
+
     def mean(self, metric: str) -> float:
         """Mean of a metric; NaN when it was not measured."""
         return self.metrics[metric].mean if metric in self.metrics else math.nan
@@ -121,6 +136,9 @@ def read_index(folder: Path) -> Index:
         expect = tuple(
             build(Expectation, {k: v for k, v in e.items() if k != "kind"}, str(path)) for e in index["expect"]
         )
+        for trial in index["trials"]:
+            if Path(trial).name != trial:  # it becomes the name of files
+                raise SpecError(f"{path}: trials: expected names of files in the folder, got {trial!r}; run it again")
         return Index(index["name"], index["about"], index["threshold"], expect, tuple(index["trials"]))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SpecError(

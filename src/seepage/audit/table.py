@@ -54,7 +54,7 @@ class Pictures:
     Args:
         client: names, one per picture.
         item: place among the client's examples.
-        truth: bytes, (n, height, width, channels).
+        truth: bytes, (n, height, width, channels); of no height where it is not known.
         guess: likewise.
         psnr: dB, (n,).
     """
@@ -64,6 +64,11 @@ class Pictures:
     truth: NDArray[np.uint8]
     guess: NDArray[np.uint8]
     psnr: NDArray[np.float64]
+
+    @property
+    def scored(self) -> bool:
+        """Whether there is a truth to hold guesses against."""
+        return self.truth.ndim < 2 or self.truth.shape[1] > 0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, overload
 
-from seepage.data import adult, cifar, fashion_mnist, femnist, flight_fares, imagenet, mnist, orl
+from seepage.data import adult, cifar, fashion_mnist, femnist, flight_fares, imagenet, mnist, orl, text
 from seepage.data.dataset import Column as Column
 from seepage.data.dataset import Dataset as Dataset
 from seepage.data.download import FetchFailed as FetchFailed
@@ -46,9 +46,13 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "cifar100": cifar.load_cifar100,
     "cifar100-full": cifar.load_cifar100_full,
     "orl": orl.load_orl,
+    "orl-clients": orl.load_orl_clients,
     "imagenet": imagenet.load_imagenet,
     "adult": adult.load_adult,
+    "adult-phd": adult.load_adult_phd,
+    "sentences": text.load_sentences,
     "flight-fares": flight_fares.load_flight_fares,
+    "flight-airlines": flight_fares.load_flight_airlines,
 }
 
 

@@ -21,8 +21,9 @@ class Column:
         name: as in the source file.
         start: first feature.
         stop: one past the last feature.
-        kind: `"numeric"` is one feature; `"categorical"` is one feature per value, one-hot.
-        values: the values of a categorical column, in feature order.
+        kind: `"numeric"` is one feature; `"categorical"` is one feature per value, one-hot; `"binary"` is one feature
+            that is 1 for the second of two values.
+        values: the values of a categorical or binary column, in feature order.
         offset: numeric only; the value in the source file is `offset + scale * raw`.
         scale: see `offset`.
 
@@ -35,7 +36,7 @@ class Column:
     name: str
     start: int
     stop: int
-    kind: Literal["numeric", "categorical"]
+    kind: Literal["numeric", "categorical", "binary"]
     values: tuple[str, ...] = ()
     offset: float = 0.0
     scale: float = 1.0
@@ -62,6 +63,7 @@ class Dataset:
         test_owner: likewise for the test examples.
         columns: for tables, what each feature is.
         target: for regression, how to read the target back: source value = `offset + scale * y`.
+        vocabulary: for text, each token by its id.
 
     Example:
         >>> import torch
@@ -83,6 +85,7 @@ class Dataset:
     test_owner: Tensor | None = None
     columns: tuple[Column, ...] = ()
     target: Column | None = None
+    vocabulary: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for half, examples, owner in (
@@ -110,6 +113,8 @@ class Dataset:
 
     def normalised_by(self, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,)) -> Dataset:
         """The same data under another normalisation; without arguments raw values, as some papers feed them."""
+        if self.spec.is_text:
+            raise ValueError(f"expected numbers to normalise, got the text {self.name!r}; leave `raw` out")
         spec = replace(self.spec, mean=mean, std=std)
 
         def again(half: Examples) -> Examples:

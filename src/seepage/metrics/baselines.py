@@ -18,6 +18,9 @@ BASELINES = {
     "class_mean": "the mean of the public data of each guessed label",
     "even": "every label equally often",
     "global_model": "the last global model that was seen, for the client's own",
+    "public_texts": "as many public texts, whatever they say",
+    "majority": "the client's most frequent value, for every record",
+    "chance": "a client drawn at random, for every record",
 }
 """Name of every baseline, and what its guess is."""
 

@@ -29,6 +29,7 @@ __all__ = [
     "WeightsMissing",
     "load_lpips",
     "lpips",
+    "perceptual_distance",
 ]
 
 ALEXNET_FILE = "alexnet_features_imagenet.safetensors"
@@ -224,9 +225,17 @@ def lpips(
     shown = clip(guess, low, high)
     # Strided windows can step over a pixel at the border, so NaN is remembered rather than left to spread.
     finite = shown.isfinite().flatten(1).all(dim=1).to(like.device)
-    left = _features(_prepared(shown.nan_to_num(nan=low), low, high, like, smallest_side), weights)
-    right = _features(_prepared(truth, low, high, like, smallest_side), weights)
-    distance = like.new_zeros(len(guess))
-    for linear, one, other in zip(weights.linears, left, right, strict=True):
-        distance = distance + torch.einsum("nchw,c->nhw", (one - other).square(), linear).mean(dim=(1, 2))
+    distance = perceptual_distance(shown.nan_to_num(nan=low), truth, low, high, weights, smallest_side)
     return torch.where(finite, distance, torch.nan)
+
+
+def perceptual_distance(
+    left: Tensor, right: Tensor, low: float, high: float, weights: LpipsWeights, smallest_side: int = SMALLEST_SIDE
+) -> Tensor:
+    """What `lpips` measures, differentiable, of pixels as they stand: for losses."""
+    like = weights.linears[0]
+    distance = like.new_zeros(len(left))
+    maps = (_features(_prepared(side, low, high, like, smallest_side), weights) for side in (left, right))
+    for linear, one, other in zip(weights.linears, *maps, strict=True):
+        distance = distance + torch.einsum("nchw,c->nhw", (one - other).square(), linear).mean(dim=(1, 2))
+    return distance

@@ -9,7 +9,7 @@ from seepage.metrics.baselines import BASELINES
 
 __all__ = ["BASELINE_METRICS", "METRICS", "Metric", "PaperMetrics"]
 
-PaperMetrics: TypeAlias = Literal["zhao2023"]
+PaperMetrics: TypeAlias = Literal["yue2023", "zhao2023"]
 """Papers whose own metrics differ from the usual ones; they are measured where an experiment asks for them."""
 
 
@@ -98,6 +98,35 @@ _MEASURED = (
     ),
     Metric("exact_match", "share", True, "Share of a row's features that were found to within the tolerance.", "image"),
     Metric(
+        "token_accuracy",
+        "share",
+        True,
+        "Share of a text's places at which the right token was named.",
+        "image",
+    ),
+    Metric(
+        "rouge1",
+        "",
+        True,
+        "Share of tokens that the guessed and the true text have in common, wherever they stand (ROUGE-1, F1).",
+        "image",
+    ),
+    Metric(
+        "rouge2",
+        "",
+        True,
+        "Share of neighbouring pairs of tokens that the guessed and the true text have in common (ROUGE-2, F1).",
+        "image",
+    ),
+    Metric(
+        "token_bag",
+        "",
+        True,
+        "Agreement of the tokens said to occur in the client's texts with those that do (F1): 1 is the same set; "
+        "nothing about order or number.",
+        "client",
+    ),
+    Metric(
         "relative_error",
         "",
         False,
@@ -125,6 +154,123 @@ _MEASURED = (
         "",
         True,
         "How sure the attack itself is of the labels it names, from 0 to 1; this is its own word, not a measurement.",
+        "client",
+    ),
+    Metric(
+        "update_explained",
+        "",
+        True,
+        "Cosine between the update that was sent and the one that training on the attack's answer gives; 1 is the same "
+        "direction, which other data may have, too.",
+        "client",
+    ),
+    Metric(
+        "restart_psnr",
+        "dB",
+        True,
+        "PSNR between what two restarts of the attack came to: what comes out twice the same is more than chance.",
+        "client",
+    ),
+    Metric(
+        "wire_bytes",
+        "bytes",
+        False,
+        "What the client put on the wire, compressed as its defence allows; nothing about leakage.",
+        "client",
+    ),
+    Metric(
+        "epsilon",
+        "",
+        True,
+        "The ε of differential privacy that the client's defence promises at δ = 1e-5 after the rounds so far; what is "
+        "measured beside it may be far less.",
+        "client",
+    ),
+    Metric(
+        "psnr_yue2023",
+        "dB",
+        True,
+        "PSNR as yue2023 computes it, of images rounded to bytes: the usual PSNR but for rounding.",
+        "image",
+    ),
+    Metric(
+        "ssim_yue2023",
+        "",
+        True,
+        "SSIM as yue2023 computes it, with one window over the whole image: above 0.9 for blurred images too.",
+        "image",
+    ),
+    Metric(
+        "attribute_accuracy",
+        "share",
+        True,
+        "Share of the client's records whose sensitive value was found.",
+        "client",
+    ),
+    Metric(
+        "attribute_ceiling",
+        "share",
+        True,
+        "What nobody can beat who has the public columns: records that are equal in these and in their label, and "
+        "differ in the sensitive value, cannot be told apart.",
+        "client",
+    ),
+    Metric(
+        "attribute_accuracy_of_optimum",
+        "share",
+        True,
+        "What attribute_accuracy is for the model that the client would have trained alone, were it known.",
+        "client",
+    ),
+    Metric(
+        "model_accuracy_of_optimum",
+        "share",
+        True,
+        "What model_accuracy is for the model that the client would have trained alone.",
+        "client",
+    ),
+    Metric(
+        "source_accuracy",
+        "share",
+        True,
+        "Share of the client's target records that were said to be the client's.",
+        "client",
+    ),
+    Metric(
+        "class_ssim",
+        "",
+        True,
+        "Structural similarity of the client's images to what was said that their class looks like, mean over them.",
+        "client",
+    ),
+    Metric(
+        "class_ssim_of_optimum",
+        "",
+        True,
+        "What class_ssim is for the model that the client would have trained alone, were it known.",
+        "client",
+    ),
+    Metric(
+        "prediction_distance",
+        "",
+        False,
+        "Mean distance between the probabilities that a model gives to the classes of the client's records and those "
+        "of the model that the client would have trained alone: 0 is the same, 1 is certain of another class always.",
+        "client",
+    ),
+    Metric(
+        "zest",
+        "",
+        True,
+        "Likeness of the reasons that a model has for its answers to those of the model that the client would have "
+        "trained alone: the cosine between their LIME explanations, 1 is the same.",
+        "client",
+    ),
+    Metric(
+        "model_accuracy",
+        "share",
+        True,
+        "Share of the client's own records that the model classifies right; R² for regression.",
         "client",
     ),
     Metric(
@@ -179,11 +325,14 @@ _MEASURED = (
 )
 
 BASELINE_METRICS = {
-    "constant": ("psnr", "ssim", "recovered"),
-    "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
+    "constant": ("psnr", "ssim", "recovered", "class_ssim"),
+    "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match", "class_ssim"),
     "class_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
     "even": ("label_accuracy",),
     "global_model": ("relative_error",),
+    "public_texts": ("token_accuracy", "rouge1", "rouge2"),
+    "majority": ("attribute_accuracy",),
+    "chance": ("source_accuracy",),
 }
 """Which metrics each baseline is measured with; the result is called `<metric>_of_<baseline>`."""
 

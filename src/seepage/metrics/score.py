@@ -17,11 +17,13 @@ from seepage.metrics.recovered import THRESHOLD, recovered
 from seepage.metrics.registry import PaperMetrics
 from seepage.metrics.relative import relative_error
 from seepage.metrics.tabular import TOLERANCE, exact_match, mae
+from seepage.metrics.text import bag_f1, match_texts, rouge, token_accuracy
+from seepage.metrics.yue2023 import psnr_yue2023, ssim_yue2023
 from seepage.metrics.zhao2023 import THRESHOLD as THRESHOLD_ZHAO2023
 from seepage.metrics.zhao2023 import lpips_zhao2023, psnr_zhao2023, ssim_zhao2023, table_zhao2023
 from seepage.spec import DataSpec, Examples
 
-__all__ = ["Score", "Scored", "score", "score_images", "score_tabular"]
+__all__ = ["Score", "Scored", "score", "score_images", "score_tabular", "score_text"]
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,11 @@ def score_images(
         unclipped = taken(spec.pixels(_plain(guess)), order, math.nan)
         scores += _zhao2023((unclipped - low) / (high - low), (real - low) / (high - low), lpips_weights)
 
+    if "yue2023" in papers:
+        shown, true = (found - low) / (high - low), (real - low) / (high - low)
+        scores += _each("psnr_yue2023", psnr_yue2023(shown, true))
+        scores += _each("ssim_yue2023", ssim_yue2023(shown, true))
+
     others = {"constant": baselines.best_constant(real)}
     for name, x in _public_guesses(public, guess_labels, len(truth), spec).items():
         others[name] = paired(spec.pixels(x))[0]
@@ -283,6 +290,55 @@ def score_tabular(
     )
 
 
+def score_text(
+    guess: Tensor | None,
+    guess_labels: Tensor | None,
+    truth: Examples,
+    spec: DataSpec,
+    public: Examples | None = None,
+    tokens: Tensor | None = None,
+) -> Scored:
+    """Pairs guessed texts with the true ones and measures every pair.
+
+    Per true text: token_accuracy, rouge1 and rouge2, for the attack and, where there are public texts, for as many of
+    these. Per client: token_bag where an attack says which tokens occur, and the label metrics.
+
+    Args:
+        guess: token ids (m, length) in any order, −1 for what is not known; `None` where the attack names none.
+        guess_labels: (m,); `None` if none were found.
+        truth: the client's texts.
+        spec: of the data.
+        public: texts that anybody may have.
+        tokens: which tokens are said to occur, (vocabulary,).
+
+    Example:
+        >>> import torch
+        >>> truth = Examples(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([0, 1]))
+        >>> found = score_text(torch.tensor([[4, 5, 0], [1, 2, 4]]), None, truth, DataSpec((3,), 2, vocabulary=6))
+        >>> [round(s.value, 2) for s in found.scores]
+        [0.67, 1.0, 0.67, 1.0, 0.5, 1.0]
+    """
+    _check(truth.x[:0] if guess is None else guess, guess_labels, truth, spec, public)
+    real = truth.x.detach().cpu()
+
+    def measured(texts: Tensor, suffix: str = "") -> list[Score]:
+        found = taken(texts.detach().cpu(), match_texts(texts, real), -1)
+        scores = _each(f"token_accuracy{suffix}", token_accuracy(found, real))
+        for n in (1, 2):
+            pairs = zip(found, real, strict=True)
+            scores += [Score(str(i), f"rouge{n}{suffix}", rouge(*pair, n)) for i, pair in enumerate(pairs)]
+        return scores
+
+    scores = [] if guess is None else measured(guess)
+    if guess is not None and public is not None:
+        scores += measured(public.x[: len(truth)], "_of_public_texts")
+    if tokens is not None:
+        scores.append(Score("all", "token_bag", bag_f1(tokens.cpu(), real)))
+    return Scored(
+        scores + _label_scores(guess_labels, truth, spec), guess_pixels=None, truth_pixels=real, matched_labels=None
+    )
+
+
 def _score_labels(guess_labels: Tensor | None, truth: Examples, spec: DataSpec) -> Scored:
     _check(truth.x[:0], None, truth, spec, None)
     return Scored(
@@ -305,8 +361,9 @@ def score(
     papers: Collection[PaperMetrics] = (),
     features: tuple[Tensor, Tensor] | None = None,
     confidence: float | None = None,
+    tokens: Tensor | None = None,
 ) -> Scored:
-    """Measures an attack's guess with `score_images` or `score_tabular`, as the data spec says.
+    """Measures an attack's guess with `score_images`, `score_tabular` or `score_text`, as the data spec says.
 
     Beside these, what an attack may say instead of inputs or about its own answer: feature_error per true example, and
     label_confidence.
@@ -324,6 +381,7 @@ def score(
         papers: for images, whose own metrics are measured too.
         features: guessed and true values (m, width) and (n, width) that enter a layer of the module.
         confidence: how sure the attack is of its labels.
+        tokens: for text, which tokens are said to occur, (vocabulary,).
 
     Example:
         >>> import torch
@@ -332,7 +390,9 @@ def score(
         >>> {s.metric: s.value for s in scored.scores}
         {'mae': 0.25, 'exact_match': 0.5, 'relative_error': 0.5, 'label_confidence': 0.75}
     """
-    if guess is None:
+    if spec.is_text:
+        scored = score_text(guess, guess_labels, truth, spec, public, tokens)
+    elif guess is None:
         scored = _score_labels(guess_labels, truth, spec)
     elif spec.is_image:
         scored = score_images(guess, guess_labels, truth, spec, public, lpips_weights, threshold, papers)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from seepage.models import cnn, convnet, lenet, linear, mlp, resnet, vgg
+from seepage.models import cnn, convnet, lenet, linear, mlp, resnet, text, vgg
 from seepage.models.initialisation import RULES, initialise
 from seepage.models.shapes import choose
 from seepage.spec import DataSpec
@@ -48,6 +48,10 @@ MODELS: dict[str, Network] = {
     "cnn-cifar": Network(cnn.cnn_cifar, "lecun-normal"),
     "convnet": Network(convnet.convnet),
     "vgg7": Network(vgg.vgg7),
+    "text-encoder": Network(text.text_encoder, "lecun-normal"),
+    "text-decoder": Network(text.text_decoder, "lecun-normal"),
+    "text-lstm": Network(text.text_lstm),
+    "text-bag": Network(text.text_bag),
     **{name: Network(make, "kaiming") for name, make in resnet.RESNETS.items()},
 }
 

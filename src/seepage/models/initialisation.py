@@ -17,6 +17,8 @@ Module = TypeVar("Module", bound=nn.Module)
 
 # Standard deviation of a standard normal variable cut off at ±2, by which Flax (and JAX) divide.
 TRUNCATED = 0.87962566103423978
+# Of BERT and GPT-2, for tokens and positions alike.
+EMBEDDING_STD = 0.02
 
 
 def torch_default(layer: Layer, rng: torch.Generator) -> None:
@@ -61,7 +63,8 @@ RULES: dict[str, Rule] = {
 def initialise(module: Module, rule: Rule, rng: torch.Generator) -> Module:
     """Sets every parameter and buffer of `module` in place, layer by layer.
 
-    Normalisation layers become the identity: weight one, bias zero, running mean zero, running variance one.
+    Normalisation layers become the identity: weight one, bias zero, running mean zero, running variance one. Embeddings
+    are drawn as those of BERT, and an LSTM as PyTorch does by default.
 
     Raises:
         TypeError: for a layer with parameters that no rule covers, which would be left with whatever is in memory.
@@ -74,10 +77,19 @@ def initialise(module: Module, rule: Rule, rng: torch.Generator) -> Module:
     for name, layer in module.named_modules():
         if isinstance(layer, Layer):
             rule(layer, rng)
-        elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm):
+        elif isinstance(layer, nn.Embedding):
+            layer.weight.normal_(0.0, EMBEDDING_STD, generator=rng)
+        elif isinstance(layer, nn.LSTM):
+            bound = 1 / math.sqrt(layer.hidden_size)
+            for parameter in layer.parameters():
+                parameter.uniform_(-bound, bound, generator=rng)
+        elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm | nn.LayerNorm):
             layer.reset_parameters()  # ones, zeros and running statistics; draws nothing
         elif next(layer.parameters(recurse=False), None) is not None:
-            raise TypeError(f"expected layers of convolution, linear or normalisation, got {type(layer)} at {name!r}")
+            raise TypeError(
+                "expected layers of convolution, linear, LSTM, embedding or normalisation, "
+                f"got {type(layer)} at {name!r}"
+            )
     return module
 
 

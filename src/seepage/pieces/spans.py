@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from seepage.finding import NotApplicable
 from seepage.threat import Seen, View
 
-__all__ = ["whole_span"]
+__all__ = ["spread_rounds", "whole_span"]
+
+
+def spread_rounds(rounds: Sequence[Seen], most: int) -> list[Seen]:
+    """At most that many of the rounds, evenly spaced from the first to the last.
+
+    Example:
+        >>> seen = [Seen(number, {}, {}, {}, None) for number in range(10)]
+        >>> [one.round for one in spread_rounds(seen, 4)]
+        [0, 3, 6, 9]
+    """
+    if most >= len(rounds):
+        return list(rounds)
+    return [rounds[round(i * (len(rounds) - 1) / max(most - 1, 1))] for i in range(most)]
 
 
 def whole_span(view: View) -> View:

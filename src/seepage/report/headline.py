@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import pandas as pd
 
 from seepage.audit.diagnosis import FEATURES_FOUND
-from seepage.audit.summary import MEASURES, Kind, answers
+from seepage.audit.summary import AS_CAPTURED, MEASURES, Kind, answers
 from seepage.metrics.baselines import BASELINES
 from seepage.metrics.intervals import share_interval
 from seepage.report.words import among, decimal, defence_label, percent, plural
@@ -26,8 +26,13 @@ ERRORS: frozenset[Kind] = frozenset({"feature", "model"})
 _PLURALS: dict[Kind, str] = {
     "image": "images",
     "row": "rows",
+    "text": "texts",
+    "token": "tokens",
     "feature": "features",
     "model": "models",
+    "attribute": "sensitive values",
+    "source": "records",
+    "class": "classes",
     "label": "labels",
 }
 _DEFENCE = ["defence", "defence_settings"]
@@ -39,7 +44,8 @@ class Tally:
     """What the strongest attack on one defence brought back, summed over cases.
 
     Args:
-        kind: images, rows of a table, what enters a layer, clients' own models, or labels.
+        kind: images, rows of a table, texts, their different tokens, what enters a layer, clients' own models, one
+            column, sources, or labels.
         defence: name.
         settings: its knobs.
         found: images above the threshold, or examples whose features at a layer (or clients whose models) are right up
@@ -88,6 +94,16 @@ class Tally:
             return f"the features of {among(round(self.found), self.total, 'example')}"
         if self.kind == "model":
             return f"the own models of {among(round(self.found), self.total, 'client')}"
+        if self.kind == "text":
+            return f"{percent(self.share)} of the tokens of {plural(self.total, 'text')}"
+        if self.kind == "token":
+            return f"{percent(self.share)} of the different tokens of {plural(self.total, 'client')}"
+        if self.kind == "attribute":
+            return f"{percent(self.share)} of the sensitive values of {plural(self.total, 'client')}"
+        if self.kind == "source":
+            return f"{percent(self.share)} of the target records of {plural(self.total, 'client')}"
+        if self.kind == "class":
+            return f"a likeness of {percent(self.share)} to the images of {plural(self.total, 'client')}"
         if self.kind == "label":
             return f"{percent(self.share)} of the labels of {plural(self.total, 'client')}"
         return f"{percent(self.share)} of the features of {plural(self.total, 'row')}"
@@ -105,7 +121,7 @@ class Tally:
     @property
     def verb(self) -> str:
         """Images come back, labels are found."""
-        return "were" if self.kind == "label" else "did"
+        return "were" if self.kind in ("token", "attribute", "source", "label") else "did"
 
     @property
     def leaks(self) -> bool:
@@ -164,6 +180,11 @@ def headline(
         "row": "came back",
         "feature": f"came back (what enters a layer, up to a relative error of {FEATURES_FOUND:g})",
         "model": f"came back (up to a relative error of {FEATURES_FOUND:g})",
+        "text": "came back in their places",
+        "token": "were named, without their places",
+        "attribute": "were found",
+        "source": "were traced to their client",
+        "class": "came back class by class (SSIM)",
         "label": "were found",
     }
     *first, last = [_sentence(found, came[kind]) for kind, found in tallies.items()]
@@ -291,7 +312,18 @@ def _sentence(tallies: Sequence[Tally], came: str) -> str:
     base = next((one for one in tallies if one.defence == "none"), None)
     defended = [one for one in tallies if one.defence != "none"]
     if all(math.isnan(one.mean) for one in tallies):
-        nothing = {"image": "an image", "row": "a row", "feature": "features", "model": "a model", "label": "a label"}
+        nothing = {
+            "image": "an image",
+            "row": "a row",
+            "feature": "features",
+            "model": "a model",
+            "text": "a text",
+            "token": "a token",
+            "attribute": "a sensitive value",
+            "source": "a record's source",
+            "class": "a class",
+            "label": "a label",
+        }
         return f"No attack returned {nothing[tallies[0].kind]}, so nothing could be compared with the truth."
     if base is None:
         return _without_base(defended, came)
@@ -339,13 +371,15 @@ def _defences_too(defended: Sequence[Tally]) -> str:
         return f"but with {worst.label} {worst.short} {worst.verb}"
     if len(defended) == 1:
         return f"with {worst.label} {worst.short} {worst.verb}"
-    more = "were more found" if worst.kind == "label" else "did more come back"
+    more = "were more found" if worst.kind in ("token", "attribute", "source", "label") else "did more come back"
     return f"with none of the {len(defended)} defences measured {more}"
 
 
 def _without_base(defended: Sequence[Tally], came: str) -> str:
     best, worst = min(defended, key=lambda one: one.share), max(defended, key=lambda one: one.share)
     reached = "" if math.isnan(best.accuracy) else f" and accuracy reached {percent(best.accuracy, 1)}"
+    if best.defence == AS_CAPTURED:
+        return f"From the updates as they were captured, {best.amount} {came}{_beside_prior(best)}."
     text = f"With {best.label}, {best.amount} {came}{reached}"
     if worst.share > best.share:
         text += f"; with {worst.label} {worst.short} {worst.verb}"
@@ -374,6 +408,11 @@ def _nothing_measured(rows: pd.DataFrame) -> str:
     if attacked.empty:
         return "No attack was run, so what the updates give away is not known."
     failed = attacked[attacked["metric"] == "none"]
+    if ((attacked["defence"] == AS_CAPTURED) & (attacked["metric"] != "none")).any():
+        return (
+            "The attacks answered, but without the clients' data nothing can be scored: what came back is shown "
+            "unscored, with what is known without them."
+        )
     if failed.empty:
         if not answers(rows, "label").empty:
             return "Only labels were attacked, by attackers who were told them: what updates give away is not known."

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,18 +16,31 @@ import pandas as pd
 
 from seepage.audit.diagnosis import Cause
 from seepage.audit.gate import Limit, Verdict
-from seepage.audit.summary import Comparison, Index, Kind, Line, compare, count_causes, summarise
+from seepage.audit.summary import Comparison, Index, Kind, Line, compare, count_causes, read_rows, summarise
 from seepage.audit.table import Pictures
 from seepage.engine.minimise import Status
 from seepage.metrics.registry import METRICS
 from seepage.report import words
+from seepage.report.captured import captured_section
 from seepage.report.charts import Chart, line_chart, scatter
 from seepage.report.headline import Tally, Tone, headline, tally
 from seepage.report.strips import strips
-from seepage.report.tables import feature_table, image_table, label_table, model_table, names, numbers, row_table
+from seepage.report.tables import (
+    feature_table,
+    image_table,
+    label_table,
+    model_table,
+    names,
+    numbers,
+    row_table,
+    share_table,
+    text_table,
+    token_table,
+    unscored_table,
+)
 from seepage.threat import THREATS, Fact, ThreatModel
 
-__all__ = ["render"]
+__all__ = ["render", "write_report"]
 
 MOST_CHARTS = 12
 
@@ -69,7 +83,13 @@ def render(
         row_table(lines, rows),
         feature_table(lines, rows),
         model_table(lines, rows),
+        text_table(lines, rows),
+        token_table(lines, rows),
+        share_table(lines, rows, "attribute"),
+        share_table(lines, rows, "source"),
+        share_table(lines, rows, "class"),
         label_table(lines, rows),
+        unscored_table(lines, rows),
     ]
     groups, left_out = strips(lines, rows, pictures, index.threshold)
     charts = _charts(rows, styles, index.threshold, threats)
@@ -84,6 +104,7 @@ def render(
         groups=groups,
         left_out=left_out,
         tables=[table for table in tables if table is not None],
+        captured=captured_section(notes),
         everything=[(line, numbers(line)) for line in lines if line.metrics],
         charts=charts[:MOST_CHARTS],
         charts_left_out=len(charts[MOST_CHARTS:]),
@@ -102,6 +123,18 @@ def render(
         attack_label=lambda line: attacks[line.attack, line.attack_settings],
         defence_label=words.defence_label,
     )
+
+
+def write_report(folder: Path, verdicts: Sequence[Verdict] = ()) -> Path:
+    """Write the report of a folder of results into it, whole or not at all, and say where."""
+    index, rows, table = read_rows(folder)
+    pictures = {trial: p for trial in index.trials if (p := table.pictures(trial)) is not None}
+    notes = {trial: table.note(trial) for trial in index.trials}
+    page = folder / "index.html"
+    scratch = folder / ".index.html"
+    scratch.write_text(render(index, rows, pictures, verdicts, notes), encoding="utf-8")
+    scratch.replace(page)
+    return page
 
 
 _BADGES: dict[Tone, tuple[str, str]] = {
@@ -149,18 +182,32 @@ class _Glance:
     @property
     def head(self) -> str:
         """Of the column with what was found."""
-        return "Found" if self.tallies[0].kind == "label" else "Came back"
+        return "Found" if self.tallies[0].kind in ("token", "attribute", "source", "label") else "Came back"
 
 
 _GLANCES: dict[Kind, str] = {
     "image": "Images that came back",
     "row": "Features that came back",
+    "text": "Tokens that came back in their places",
+    "token": "Different tokens that were named",
     "feature": "Examples whose features came back",
     "model": "Clients whose own models came back",
+    "attribute": "Sensitive values that were found",
+    "source": "Records that were traced to their client",
+    "class": "Likeness of classes to the clients' images",
     "label": "Labels that were found",
 }
 # The metric that says how much of what an attack set out for it found; of features and models only an error is known.
-_SHARES: dict[Kind | None, str] = {"image": "recovered", "row": "exact_match", "label": "label_accuracy"}
+_SHARES: dict[Kind | None, str] = {
+    "image": "recovered",
+    "row": "exact_match",
+    "text": "token_accuracy",
+    "token": "token_bag",
+    "attribute": "attribute_accuracy",
+    "source": "source_accuracy",
+    "class": "class_ssim",
+    "label": "label_accuracy",
+}
 
 
 def _glances(rows: pd.DataFrame, threshold: float, threats: Mapping[str, ThreatModel]) -> list[_Glance]:
@@ -235,8 +282,13 @@ def _trade(tallies: Sequence[Tally], case: str, styles: Mapping[tuple[str, str],
 _LEAKS: dict[Kind, str] = {
     "image": "images that came back, %",
     "row": "features that came back, %",
+    "text": "tokens that came back, %",
+    "token": "tokens that were named, %",
     "feature": "examples that came back, %",
     "model": "models that came back, %",
+    "attribute": "sensitive values that were found, %",
+    "source": "records that were traced, %",
+    "class": "likeness of classes, %",
     "label": "labels that were found, %",
 }
 

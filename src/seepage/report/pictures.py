@@ -24,7 +24,7 @@ class Pair:
     """A true image beside what the attack made of it.
 
     Args:
-        truth: data URI.
+        truth: data URI; `None` where the truth is not known, and nothing was scored.
         guess: data URI; `None` where the attack gave nothing.
         psnr: in dB.
         recovered: whether that is above the threshold.
@@ -32,7 +32,7 @@ class Pair:
         guess_alt: the reconstruction in words.
     """
 
-    truth: str
+    truth: str | None
     guess: str | None
     psnr: float
     recovered: bool
@@ -42,7 +42,7 @@ class Pair:
     @property
     def size(self) -> int:
         """Characters that the two images take."""
-        return len(self.truth) + len(self.guess or "")
+        return len(self.truth or "") + len(self.guess or "")
 
 
 def data_uri(pixels: NDArray[np.uint8]) -> str:
@@ -73,7 +73,7 @@ def best_pairs(pictures: Pictures, threshold: float, most: int) -> list[Pair]:
         threshold: PSNR in dB above which an image counts as recovered.
         most: pairs to return.
     """
-    if pictures.truth.ndim != 4 or pictures.truth.shape != pictures.guess.shape:
+    if pictures.truth.ndim != 4 or (pictures.scored and pictures.truth.shape != pictures.guess.shape):
         return []  # not images: there is nothing to show
     order = np.argsort(-np.nan_to_num(pictures.psnr, nan=-math.inf), kind="stable")[:most]
     return [_pair(pictures, int(i), threshold) for i in order]
@@ -82,6 +82,8 @@ def best_pairs(pictures: Pictures, threshold: float, most: int) -> list[Pair]:
 def _pair(pictures: Pictures, i: int, threshold: float) -> Pair:
     psnr = float(pictures.psnr[i])
     name = f"image {pictures.item[i]} of client {pictures.client[i]}"
+    if not pictures.scored:
+        return Pair(None, data_uri(pictures.guess[i]), psnr, False, "", f"What the attack takes {name} to be, unscored")
     missing = math.isnan(psnr)
     # NaN compares false: no reconstruction is not recovered.
     recovered = psnr > threshold

@@ -30,6 +30,7 @@ class Strip:
         recovered: how many of all are above the threshold.
         total: how many there are.
         prior: PSNR of the best guess without any leak.
+        scored: whether there was a truth to hold the pictures against.
     """
 
     line: Line
@@ -37,6 +38,7 @@ class Strip:
     recovered: int
     total: int
     prior: float
+    scored: bool = True
 
     @property
     def more(self) -> int:
@@ -82,7 +84,8 @@ def strips(
         pairs = [] if full else best_pairs(found[i], threshold, MOST_PAIRS)
         characters += sum(pair.size for pair in pairs)
         psnr = found[i].psnr
-        strip = Strip(lines[i], pairs, int((psnr > threshold).sum()), len(psnr), prior(lines[i], "psnr"))
+        recovered = int((psnr > threshold).sum())
+        strip = Strip(lines[i], pairs, recovered, len(psnr), prior(lines[i], "psnr"), found[i].scored)
         (left_out if full else shown)[i] = strip
     groups: dict[str, list[Strip]] = {}
     for i in sorted(shown):

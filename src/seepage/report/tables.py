@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 
@@ -29,6 +30,10 @@ __all__ = [
     "numbers",
     "prior",
     "row_table",
+    "share_table",
+    "text_table",
+    "token_table",
+    "unscored_table",
 ]
 
 
@@ -276,6 +281,86 @@ def model_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None
     return _table("Clients' own models", columns, _by_case(kept, rows, cells))
 
 
+def share_table(
+    lines: Sequence[Line], rows: pd.DataFrame, kind: Literal["attribute", "source", "class"]
+) -> NumberTable | None:
+    """The lines of attacks that answer a column of a table, whose a record is, or classes; `None` without any."""
+    kept = _of_kind(lines, kind)
+    if not kept:
+        return None
+    title, metric, baseline = {
+        "attribute": ("Sensitive values", "attribute_accuracy", "majority"),
+        "source": ("Sources of records", "source_accuracy", "chance"),
+        "class": ("Likeness of classes", "class_ssim", "public_mean"),
+    }[kind]
+    columns = [
+        Column("Found", f"{METRICS[metric].about} Bold where the whole interval is above a guess."),
+        Column("No leak finds", f"The same share for a guess without any leak, which is {BASELINES[baseline]}."),
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+    def cells(line: Line) -> list[Cell]:
+        interval, without_leak = line.metrics.get(metric), prior(line, metric)
+        bounds = "" if interval is None else words.between(_hundredfold(interval))
+        return [
+            Cell(words.percent(line.mean(metric), 1), bounds, strong=_surely_above(interval, without_leak)),
+            Cell(words.percent(without_leak, 1)),
+            Cell(words.percent(line.accuracy, 1)),
+            Cell(str(line.clients)),
+        ]
+
+    return _table(title, columns, _by_case(kept, rows, cells))
+
+
+def text_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
+    """The lines about texts; `None` without any."""
+    kept = _of_kind(lines, "text")
+    if not kept:
+        return None
+    columns = [
+        Column("Tokens in place", METRICS["token_accuracy"].about),
+        Column("No leak finds", f"The same for a guess without any leak, which is {BASELINES['public_texts']}."),
+        Column("ROUGE-1", METRICS["rouge1"].about),
+        Column("ROUGE-2", METRICS["rouge2"].about),
+        _LABELS,
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+    def cells(line: Line) -> list[Cell]:
+        interval, without_leak = line.metrics.get("token_accuracy"), prior(line, "token_accuracy")
+        bounds = "" if interval is None else words.between(_hundredfold(interval))
+        return [
+            Cell(words.percent(line.mean("token_accuracy"), 1), bounds, strong=_surely_above(interval, without_leak)),
+            Cell(words.percent(without_leak, 1)),
+            _measured(line, "rouge1", 3),
+            _measured(line, "rouge2", 3),
+            _labels_found(line),
+            Cell(words.percent(line.accuracy, 1)),
+            Cell(str(line.clients)),
+        ]
+
+    return _table("Texts", columns, _by_case(kept, rows, cells))
+
+
+def token_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
+    """The lines of attacks that say which tokens occur and nothing else; `None` without any."""
+    kept = _of_kind(lines, "token")
+    if not kept:
+        return None
+    columns = [Column("Tokens named", METRICS["token_bag"].about), _ACCURACY, _CLIENTS]
+
+    def cells(line: Line) -> list[Cell]:
+        return [
+            _measured(line, "token_bag", 3),
+            Cell(words.percent(line.accuracy, 1)),
+            Cell(str(line.clients)),
+        ]
+
+    return _table("Bags of tokens", columns, _by_case(kept, rows, cells))
+
+
 def label_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
     """The lines of attacks that answer labels and nothing else; `None` without any."""
     kept = _of_kind(lines, "label")
@@ -308,6 +393,31 @@ def label_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None
     return _table("Labels", columns, _by_case(kept, rows, cells))
 
 
+def unscored_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
+    """The lines of answers that there was no truth for; `None` without any."""
+    kept = [line for line in lines if line.unscored]
+    if not kept:
+        return None
+    columns = [
+        Column("Update explained", METRICS["update_explained"].about),
+        Column("Restarts agree, dB", METRICS["restart_psnr"].about),
+        Column("Label confidence", METRICS["label_confidence"].about),
+        Column("Objective", "What the attack made as small as it could; it means something between restarts alone."),
+        _CLIENTS,
+    ]
+
+    def cells(line: Line) -> list[Cell]:
+        return [
+            _measured(line, "update_explained", 3),
+            _measured(line, "restart_psnr", 1),
+            _measured(line, "label_confidence", 2),
+            Cell(f"{line.mean('objective'):.3g}" if "objective" in line.metrics else words.DASH),
+            Cell(str(line.clients)),
+        ]
+
+    return _table("Unscored: no truth was given", columns, _by_case(kept, rows, cells))
+
+
 def _labels_found(line: Line) -> Cell:
     without_leak = prior(line, "label_accuracy")
     beside = "" if math.isnan(without_leak) else f"no leak {words.percent(without_leak)}"
@@ -323,11 +433,11 @@ def _of_kind(lines: Sequence[Line], kind: Kind) -> list[Line]:
 
     def expected(line: Line) -> Kind:
         usual = of_attack.get((line.attack, line.attack_settings))
-        if usual in ("feature", "model", "label"):
+        if usual in ("token", "feature", "model", "attribute", "source", "class", "label"):
             return usual
         return of_case.get(line.case) or usual or "image"  # inputs are of the kind of their case
 
-    return [line for line in lines if (line.kind or expected(line)) == kind]
+    return [line for line in lines if not line.unscored and (line.kind or expected(line)) == kind]
 
 
 def _table(title: str, columns: list[Column], cases: list[CaseLines]) -> NumberTable:

@@ -11,15 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from seepage.audit.differences import Difference
 from seepage.audit.experiment import Expectation
 from seepage.audit.gate import Verdict
-from seepage.audit.summary import Kind, Line, compare, count_causes, summarise
+from seepage.audit.summary import MEASURES, Kind, Line, compare, count_causes, summarise
 from seepage.metrics.intervals import Interval
 from seepage.report.headline import headline
 from seepage.report.tables import prior
 from seepage.report.words import DASH, counted, decimal, distinguished, plural
 
-__all__ = ["print_comparison", "print_findings", "print_verdicts"]
+__all__ = ["print_comparison", "print_differences", "print_findings", "print_verdicts"]
 
 MOST_SETTINGS = 32
 """Characters of a defence's settings that a column of the table has room for."""
@@ -83,10 +84,25 @@ def _numbers(lines: Sequence[Line]) -> dict[str, list[str]]:
     columns["Relative error"] = lambda line: _interval(
         line.metrics.get("relative_error" if line.kind == "model" else "feature_error")
     )
+    if any(line.unscored for line in lines):
+        columns["Explained"] = lambda line: _number(line.mean("update_explained"))
+        columns["Restarts, dB"] = lambda line: _number(line.mean("restart_psnr"))
+        columns["Label confidence"] = lambda line: _number(line.mean("label_confidence"))
     if "model" in kinds:
         columns["Last answer"] = lambda line: _number(line.mean("relative_error_of_last_answer"))
+    if kinds & {"text", "token"}:
+        columns["Tokens in place"] = lambda line: _interval(line.metrics.get("token_accuracy"))
+        columns["ROUGE-1"] = lambda line: _number(line.mean("rouge1"))
+        columns["ROUGE-2"] = lambda line: _number(line.mean("rouge2"))
+        columns["Token bag"] = lambda line: _number(line.mean("token_bag"))
+    if kinds & {"attribute", "source", "class"}:
+        columns["Values"] = lambda line: _interval(line.metrics.get("attribute_accuracy"))
+        columns["Sources"] = lambda line: _interval(line.metrics.get("source_accuracy"))
+        columns["Classes"] = lambda line: _interval(line.metrics.get("class_ssim"))
+        if not kinds & {"image", "row"}:
+            columns["No leak"] = lambda line: _number(prior(line, MEASURES[line.kind])) if line.kind else DASH
     columns["Labels"] = lambda line: _share(line.mean("label_accuracy"))
-    if "label" in kinds and not kinds & {"image", "row"}:  # there is room for all that is known about labels
+    if "label" in kinds and not kinds - {"label", None}:  # there is room for all that is known about labels
         columns["No leak"] = lambda line: _share(prior(line, "label_accuracy"))
         columns["Wrong"] = _wrong
         columns["Confidence"] = lambda line: decimal(line.mean("label_confidence"), 2)
@@ -121,9 +137,29 @@ def _legend(kinds: set[Kind | None], learnt: bool, threshold: float) -> str:
             "Relative error: of the model that a client would have trained alone, mean [95 % interval]; 0 is exact. "
             "Last answer: the same for the model that it returned last."
         )
+    if kinds & {"text", "token"}:
+        said.append(
+            "Tokens in place: share of a text's places at which the right token was named, mean [95 % interval]. "
+            "Token bag: agreement of the tokens that were named with those that occur."
+        )
+    if "attribute" in kinds:
+        said.append(
+            "Values: share of a client's records whose value was found, mean [95 % interval]; "
+            "No leak: the most frequent value for all of them."
+        )
+    if "source" in kinds:
+        said.append(
+            "Sources: share of a client's target records that were traced to it, mean [95 % interval]; "
+            "No leak: clients drawn at random."
+        )
+    if "class" in kinds:
+        said.append(
+            "Classes: SSIM of a client's images to what was found for their class, mean [95 % interval]; "
+            "No leak: the better of one colour and the mean of public images."
+        )
     if "label" in kinds:
         said.append("Labels: share of a client's labels that were found, counting how often each occurs.")
-    if "label" in kinds and not kinds & {"image", "row"}:
+    if "label" in kinds and not kinds - {"label", None}:
         said.append(
             "No leak: the same for a guess of every label equally often. Wrong: labels that would have to be changed, "
             "on average, of how many a client has. Confidence: the attack's own word, from 0 to 1."
@@ -165,6 +201,33 @@ def print_comparison(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) 
     console.print(grid)
 
 
+def print_differences(found: Sequence[Difference]) -> None:
+    """Print what changed between two folders of results, and then in words whether beyond chance."""
+    console = Console(highlight=False)
+    same = [name for name in ("case", "attack", "defence", "threat") if len({getattr(d, name) for d in found}) == 1]
+    grid = Grid(header_style="bold")
+    grid.add_column("What")
+    for column in ("Before", "After", "Change", "p"):
+        grid.add_column(column, justify="right", no_wrap=True)
+    grid.add_column("Verdict", max_width=13)
+    for d in found:
+        names = [getattr(d, name) for name in ("case", "attack", "defence", "threat") if name not in same]
+        what = " · ".join([*names, d.metric]) + (f" ({d.settings})" if d.settings else "")
+        change = DASH if math.isnan(d.change.mean) else _interval(d.change)
+        grid.add_row(escape(what), _number(d.before), _number(d.after), change, _number(d.p), d.verdict)
+    console.print(grid)
+    beyond = sum(d.verdict == "beyond chance" for d in found)
+    console.print(f"[bold]{beyond} of {plural(len(found), 'difference')} beyond chance.[/bold]")
+    if any(d.change.n for d in found):
+        pairs = any(d.paired for d in found)
+        how = "client by client" if pairs else "between other clients: data or seed differ"
+        console.print(
+            f"Change: after − before, {how}, mean [95 % interval by bootstrap over clients]. p: permutation test, "
+            "corrected for the number of differences (Holm).",
+            style="dim",
+        )
+
+
 def print_verdicts(verdicts: Sequence[Verdict], console: Console | None = None) -> None:
     """Print what became of each limit of a policy."""
     console = console or Console(highlight=False)
@@ -197,7 +260,8 @@ def _share(value: float) -> str:
 def _interval(interval: Interval | None) -> str:
     if interval is None or math.isnan(interval.mean):
         return DASH
-    largest = max(abs(interval.low), abs(interval.high), abs(interval.mean))
+    bounds = (interval.mean, interval.low, interval.high)
+    largest = max(abs(value) for value in bounds if not math.isnan(value))  # one value alone has no bounds
     form = ".1f" if abs(interval.mean) >= 1 else ".3f" if largest >= 0.01 or largest == 0 else ".1e"
-    mean, low, high = (f"{value:{form}}" for value in (interval.mean, interval.low, interval.high))
+    mean, low, high = (f"{value:{form}}" for value in bounds)
     return mean if interval.n < 2 else f"{mean} [{low}, {high}]"

@@ -134,10 +134,13 @@ def scale_of(view: View) -> float:
 def stand_ins(view: View, count: int, rng: Stream) -> Tensor:
     """Inputs in place of the client's: public ones where they are granted, else standard normal numbers, (…, *shape).
 
-    Fewer than `count` where there are not so many public ones.
+    For text, tokens drawn at random. Fewer than `count` where there are not so many public ones.
     """
     if view.knows(Fact.PUBLIC_DATA):
         public = view.public.x
         return public[torch.randperm(len(public), generator=rng.generator())[:count].to(public.device)]
     like = next(iter(view.update.values()))
+    if (vocabulary := view.task.spec.vocabulary) is not None:
+        shape = (count, *view.task.spec.shape)
+        return torch.randint(1, vocabulary, shape, generator=rng.generator()).to(like.device)
     return rng.normal(count, *view.task.spec.shape, dtype=like.dtype, device=like.device)
