@@ -301,11 +301,8 @@ def share_table(
     ]
 
     def cells(line: Line) -> list[Cell]:
-        interval, without_leak = line.metrics.get(metric), prior(line, metric)
-        bounds = "" if interval is None else words.between(_hundredfold(interval))
         return [
-            Cell(words.percent(line.mean(metric), 1), bounds, strong=_surely_above(interval, without_leak)),
-            Cell(words.percent(without_leak, 1)),
+            *_share_beside_guess(line, metric, 1),
             Cell(words.percent(line.accuracy, 1)),
             Cell(str(line.clients)),
         ]
@@ -329,11 +326,8 @@ def text_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
     ]
 
     def cells(line: Line) -> list[Cell]:
-        interval, without_leak = line.metrics.get("token_accuracy"), prior(line, "token_accuracy")
-        bounds = "" if interval is None else words.between(_hundredfold(interval))
         return [
-            Cell(words.percent(line.mean("token_accuracy"), 1), bounds, strong=_surely_above(interval, without_leak)),
-            Cell(words.percent(without_leak, 1)),
+            *_share_beside_guess(line, "token_accuracy", 1),
             _measured(line, "rouge1", 3),
             _measured(line, "rouge2", 3),
             _labels_found(line),
@@ -376,14 +370,11 @@ def label_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None
     ]
 
     def cells(line: Line) -> list[Cell]:
-        interval, without_leak = line.metrics.get("label_accuracy"), prior(line, "label_accuracy")
-        bounds = "" if interval is None else words.between(_hundredfold(interval))
         wrong, count = line.mean("label_count_error"), line.mean("label_count")
         errors = line.metrics.get("label_count_error")
         of_all = "" if math.isnan(count) else f" of {count:.3g}"
         return [
-            Cell(words.percent(line.mean("label_accuracy")), bounds, strong=_surely_above(interval, without_leak)),
-            Cell(words.percent(without_leak)),
+            *_share_beside_guess(line, "label_accuracy"),
             Cell(words.decimal(wrong) + of_all, "" if errors is None else words.between(_possible(errors, math.inf))),
             _measured(line, "label_confidence", 2),
             Cell(words.percent(line.accuracy, 1)),
@@ -416,6 +407,16 @@ def unscored_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | N
         ]
 
     return _table("Unscored: no truth was given", columns, _by_case(kept, rows, cells))
+
+
+def _share_beside_guess(line: Line, metric: str, digits: int = 0) -> list[Cell]:
+    """Two cells: a share, strong where its whole interval is above a guess without any leak, and that guess."""
+    interval, without_leak = line.metrics.get(metric), prior(line, metric)
+    bounds = "" if interval is None else words.between(_hundredfold(interval))
+    return [
+        Cell(words.percent(line.mean(metric), digits), bounds, strong=_surely_above(interval, without_leak)),
+        Cell(words.percent(without_leak, digits)),
+    ]
 
 
 def _labels_found(line: Line) -> Cell:
