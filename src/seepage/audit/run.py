@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -238,7 +238,7 @@ def perform(
                 rows.append({**rows[-1], "item": "all", "metric": "epsilon", "value": promised})
             if scored.guess_pixels is not None:  # else the attack says nothing that could be shown
                 seen.append(_pictures(scored.guess_pixels, scored, secret.client, scene))
-    return rows, _joined(seen) if seen and scene.setting.task.spec.is_image else None
+    return rows, Pictures.join(seen) if seen and scene.setting.task.spec.is_image else None
 
 
 def _watched(pair: tuple[Capture, Secret]) -> tuple[int, ...]:
@@ -371,17 +371,6 @@ def _pictures(guess: torch.Tensor, scored: Scored, client: str, scene: Scene) ->
         as_bytes(scored.truth_pixels),
         as_bytes(guess),
         np.array([psnr.get(item, float("nan")) for item in items]),
-    )
-
-
-def _joined(parts: Iterable[Pictures]) -> Pictures:
-    whole = list(parts)
-    return Pictures(
-        [name for part in whole for name in part.client],
-        [item for part in whole for item in part.item],
-        np.concatenate([part.truth for part in whole]),
-        np.concatenate([part.guess for part in whole]),
-        np.concatenate([part.psnr for part in whole]),
     )
 
 

@@ -65,6 +65,18 @@ class Pictures:
     guess: NDArray[np.uint8]
     psnr: NDArray[np.float64]
 
+    @classmethod
+    def join(cls, parts: Iterable[Pictures]) -> Pictures:
+        """Those of several clients, one after another."""
+        whole = list(parts)
+        return cls(
+            [name for part in whole for name in part.client],
+            [item for part in whole for item in part.item],
+            np.concatenate([part.truth for part in whole]),
+            np.concatenate([part.guess for part in whole]),
+            np.concatenate([part.psnr for part in whole]),
+        )
+
     @property
     def scored(self) -> bool:
         """Whether there is a truth to hold guesses against."""

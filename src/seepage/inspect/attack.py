@@ -265,13 +265,7 @@ def _pictures(client: str, spec: DataSpec, guess: Tensor, scored: Scored | None)
 def _joined(parts: Sequence[Pictures]) -> Pictures:
     # Clients with and without a secret do not share a row of pictures: scored ones go first.
     scored = [part for part in parts if part.truth.shape[1]] or list(parts)
-    return Pictures(
-        [name for part in scored for name in part.client],
-        [item for part in scored for item in part.item],
-        np.concatenate([part.truth for part in scored]),
-        np.concatenate([part.guess for part in scored]),
-        np.concatenate([part.psnr for part in scored]),
-    )
+    return Pictures.join(scored)
 
 
 def _on(secret: Secret | None, device: torch.device) -> Secret | None:

@@ -103,10 +103,4 @@ def _trials_of_lines(rows: pd.DataFrame) -> dict[tuple[str, ...], list[str]]:
 def _joined(parts: Sequence[Pictures]) -> Pictures:
     # Clients of one line share a data set, so their images share a shape.
     parts = [part for part in parts if part.truth.shape[1:] == parts[0].truth.shape[1:]]
-    return Pictures(
-        [name for part in parts for name in part.client],
-        [item for part in parts for item in part.item],
-        np.concatenate([part.truth for part in parts]),
-        np.concatenate([part.guess for part in parts]),
-        np.concatenate([part.psnr for part in parts]),
-    )
+    return Pictures.join(parts)
