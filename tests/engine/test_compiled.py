@@ -107,6 +107,15 @@ def test_compiled_local_training_is_local_training(net: Any, recipe: Recipe, sof
     assert task.compiler._programs
 
 
+def program_of(compiler: Compiler) -> str:
+    (program,) = compiler._programs.values()
+    return str(inspect.getclosurevars(program).nonlocals["program"].code)
+
+
+def counted(compiler: Compiler, *operations: str) -> list[int]:
+    return [program_of(compiler).count(f"aten.{name}") for name in operations]
+
+
 def test_products_are_added_in_place() -> None:
     def function(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         one, other = (torch.bmm(p, q).transpose(1, 2).reshape(2, -1) for p, q in ((a, b), (c, d)))
@@ -115,12 +124,34 @@ def test_products_are_added_in_place() -> None:
     tensors = [numbers(2, *shape, seed=seed) for seed, shape in enumerate([(3, 4), (4, 5), (3, 6), (6, 5)])]
     compiler = Compiler(backend="none")
     torch.testing.assert_close(compiler("f", function, *tensors), function(*tensors), rtol=1e-12, atol=1e-12)
-    (program,) = compiler._programs.values()
-    code = inspect.getclosurevars(program).nonlocals["program"].code
-    counts = [
-        code.count(f"aten.{name}") for name in ("bmm.default(", "baddbmm_.default(", "add.Tensor(", "transpose.int(")
-    ]
-    assert counts == [1, 1, 0, 1]
+    operations = ("bmm.default(", "baddbmm_.default(", "add.Tensor(", "transpose.int(")
+    assert counted(compiler, *operations) == [1, 1, 0, 1]
+
+
+def test_a_sum_of_products_larger_than_what_they_are_made_of_is_one_product() -> None:
+    def function(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor) -> Tensor:
+        return torch.bmm(a, b) + torch.bmm(c, d) + torch.bmm(e, f)
+
+    shapes = [(30, 2), (2, 40), (30, 3), (3, 40), (30, 1), (1, 40)]
+    tensors = [numbers(2, *shape, seed=seed) for seed, shape in enumerate(shapes)]
+    compiler = Compiler(backend="none")
+    torch.testing.assert_close(compiler("f", function, *tensors), function(*tensors), rtol=1e-12, atol=1e-12)
+    assert counted(compiler, "bmm.default(", "baddbmm_.default(", "add.Tensor(") == [1, 0, 0]
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_a_factor_is_taken_out_of_products_that_are_smaller(squared: bool) -> None:
+    def function(weights: Tensor, x: Tensor) -> Tensor:
+        scaled = (-0.5 * weights).transpose(1, 2)
+        return torch.bmm(scaled, scaled) if squared else torch.bmm(x, scaled) + 2 * torch.bmm(x[:, :1], scaled)
+
+    tensors = [numbers(2, 8, 8, seed=0), numbers(2, 3, 8, seed=1)]
+    compiler = Compiler(backend="none")
+    torch.testing.assert_close(compiler("f", function, *tensors), function(*tensors), rtol=1e-12, atol=1e-12)
+    code = program_of(compiler)
+    assert (
+        code.index("aten.mul") < code.index("aten.bmm") if squared else code.index("aten.bmm") < code.index("aten.mul")
+    )
 
 
 def test_a_term_that_is_used_elsewhere_stays() -> None:

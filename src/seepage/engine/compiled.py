@@ -104,18 +104,23 @@ def _simplified(graph: fx.Graph, in_place: bool = True) -> fx.Graph:
             node.target = getattr(packet, node.target._overloadname)
     graph = fx_graph_cse(graph)
     graph.eliminate_dead_code()  # before sums are merged, as a term that somebody else uses must stay
+    _scale_products(graph)
     _merge_sums(graph, in_place)
     graph.eliminate_dead_code()
     return graph
 
 
-LINEAR = {
+VIEWS = {
     aten.view.default,
     aten._unsafe_view.default,
     aten.transpose.int,
     aten.permute.default,
     aten.unsqueeze.default,
     aten.squeeze.dims,
+    aten.expand.default,
+}
+
+LINEAR = VIEWS - {aten.expand.default} | {
     aten.clone.default,
     aten.col2im.default,
     aten.sum.dim_IntList,
@@ -124,10 +129,45 @@ LINEAR = {
 }
 
 
-def _merge_sums(graph: fx.Graph, in_place: bool) -> None:
-    """f(a) + f(b) becomes f(a + b) where f is linear, and a product of matrices is added where another one lies.
+def _scale_products(graph: fx.Graph) -> None:
+    """(s·A)·B becomes s·(A·B) where products are smaller than A, which may be a layer's weights."""
+    factors = (aten.mul.Scalar, aten.mul.Tensor)
+    for scaled in [n for n in graph.nodes if n.target in factors and isinstance(n.args[1], int | float)]:
+        products = _products_with(scaled)
+        if not products or sum(_size(product) for product in products) >= _size(scaled):
+            continue
+        for product in products:
+            users = list(product.users)
+            with graph.inserting_after(product):
+                outer = graph.call_function(aten.mul.Scalar, (product, scaled.args[1]))
+            outer.meta["val"] = product.meta["val"]
+            for user in users:
+                user.replace_input_with(product, outer)
+        scaled.replace_all_uses_with(scaled.args[0])
+        graph.erase_node(scaled)
 
-    Such sums come from the product rule; what they are made of is as large as patches or a layer's weights.
+
+def _products_with(node: fx.Node) -> list[fx.Node]:
+    """The products of matrices in which a tensor ends, if it ends in nothing else, and in each of them once."""
+    products: list[fx.Node] = []
+    for user in node.users:
+        if user.target in VIEWS:
+            found = _products_with(user)
+        else:
+            squares = len(user.all_input_nodes) == 1
+            found = [user] if user.target is aten.bmm.default and not squares else []
+        if not found:
+            return []
+        products += found
+    return products if len(set(products)) == len(products) else []
+
+
+def _merge_sums(graph: fx.Graph, in_place: bool) -> None:
+    """f(a) + f(b) becomes f(a + b) where f is linear, and two products of matrices become one.
+
+    Such sums come from the product rule; what they are made of is as large as patches or a layer's weights. A sum of
+    products is a product of longer rows and columns, which is cheaper where these are the smaller part; elsewhere a
+    product is added where another one lies.
     """
     waiting = [node for node in graph.nodes if node.target is aten.add.Tensor]
     while waiting:
@@ -147,13 +187,20 @@ def _merge_sums(graph: fx.Graph, in_place: bool) -> None:
                 inner.meta["val"] = first.args[0].meta["val"]
                 outer = graph.call_function(first.target, (inner, *first.args[1:]), first.kwargs)
             waiting.append(inner)
-        elif in_place and first.target is second.target is aten.bmm.default and _shape(first) == _shape(second):
+        elif not (first.target is second.target is aten.bmm.default and _shape(first) == _shape(second)):
+            continue
+        elif _size(total) >= _operands(first) + _operands(second):
+            with graph.inserting_before(total):
+                longer = [_joined(graph, first.args[i], second.args[i], dim) for i, dim in ((0, 2), (1, 1))]
+                outer = graph.call_function(aten.bmm.default, tuple(longer))
+        elif in_place:
             with graph.inserting_before(total):
                 outer = graph.call_function(aten.baddbmm_.default, (first, *second.args))
         else:
             continue
         outer.meta["val"] = total.meta["val"]
         total.replace_all_uses_with(outer)
+        waiting += [user for user in outer.users if user.target is aten.add.Tensor and user not in waiting]
         for node in (total, second, first):
             if not node.users:
                 graph.erase_node(node)
@@ -161,6 +208,22 @@ def _merge_sums(graph: fx.Graph, in_place: bool) -> None:
 
 def _shape(node: Any) -> tuple[int, ...] | None:
     return tuple(node.meta["val"].shape) if isinstance(node, fx.Node) and "val" in node.meta else None
+
+
+def _joined(graph: fx.Graph, first: fx.Node, second: fx.Node, dim: int) -> fx.Node:
+    both = graph.call_function(aten.cat.default, ([first, second], dim))
+    shape = [*first.meta["val"].shape]
+    shape[dim] += second.meta["val"].shape[dim]
+    both.meta["val"] = torch.empty(shape, device="meta")  # tensors of two traces do not mix
+    return both
+
+
+def _size(node: fx.Node) -> int:
+    return int(node.meta["val"].numel())
+
+
+def _operands(product: fx.Node) -> int:
+    return sum(_size(operand) for operand in product.all_input_nodes)
 
 
 def _overwrites_its_own(node: fx.Node) -> bool:

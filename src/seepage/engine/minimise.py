@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from seepage.engine.film import current_film
 from seepage.engine.graphs import CaptureFailed, repeat
 from seepage.engine.lanes import Randomness, Tree, free_memory, out_of_memory, over_lanes
 from seepage.engine.optimisers import Optimiser
@@ -183,7 +185,13 @@ def minimise(
     lanes = clients * starts
     flat = pytree.tree_map(lambda leaf: leaf.detach().reshape(lanes, *leaf.shape[2:]), start)
 
-    def watch(step: int, state: _State) -> None:
+    film = current_film()
+    if film is not None:
+        film.begin(flat, clients, starts, steps)
+
+    def watch(step: int, state: _State, begin: int) -> None:
+        if film is not None:
+            film.take(step, begin, state.best)
         if progress is not None and step > 0 and (step % progress_every == 0 or step == steps):
             finite = state.value[torch.isfinite(state.value)]
             progress(step, steps, float(finite.mean()))
@@ -195,7 +203,7 @@ def minimise(
         iteration = _iteration(evaluate, optimiser, project, clocked)
         # The last iteration is there for its evaluation: the update it makes is not looked at.
         with arithmetic(precision):
-            last: _State = repeat(iteration, _begin(x, optimiser), steps + 1, captured, watch)
+            last: _State = repeat(iteration, _begin(x, optimiser), steps + 1, captured, partial(watch, begin=begin))
         return last._replace(x=(), optimiser=(), updates=())
 
     done: list[_State] = []

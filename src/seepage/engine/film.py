@@ -1,0 +1,90 @@
+"""What the optimisation looked like on the way, without every attack having to keep it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from seepage.spec import DataSpec
+
+__all__ = ["Film", "current_film", "filming"]
+
+MOMENTS = 8
+MOST_BYTES = 2**28  # of all frames: a quarter of a gigabyte beside what an attack needs anyway
+
+
+class Film:
+    """What `minimise` would have answered at a few moments: images as bytes, of the last search that was for images.
+
+    Args:
+        spec: what one example looks like; only candidates made of such images are kept.
+
+    Attributes:
+        moments: updates made at each frame; the first is the start and the last is the end.
+        frames: bytes, (moments, clients, starts, …, channels, height, width); `None` before any image was searched for,
+            or where there are too many.
+    """
+
+    def __init__(self, spec: DataSpec) -> None:
+        self.spec = spec
+        self.moments: list[int] = []
+        self.frames: Tensor | None = None
+
+    def begin(self, start: Any, clients: int, starts: int, steps: int) -> None:
+        """A search over candidates like these, lanes first, begins."""
+        if (found := self._images(start)) is None:
+            return
+        # Denser at the start, where most happens.
+        self.moments = sorted({round(steps * (k / (MOMENTS - 1)) ** 2) for k in range(MOMENTS)})
+        shape = len(self.moments), clients, starts, *found.shape[1:]
+        self.frames = torch.zeros(shape, dtype=torch.uint8) if math.prod(shape) <= MOST_BYTES else None
+
+    def take(self, step: int, begin: int, state: Any) -> None:
+        """Keep what lanes from number `begin` on are at now, if this is one of the moments."""
+        if self.frames is None or step not in self.moments or (found := self._images(state)) is None:
+            return
+        pixels = (self.spec.pixels(found) - self.spec.low) / (self.spec.high - self.spec.low)
+        shown = (255 * torch.nan_to_num(pixels).clamp(0, 1)).round().to(torch.uint8).cpu()
+        self.frames[self.moments.index(step)].flatten(0, 1)[begin : begin + len(shown)] = shown
+
+    def _images(self, tree: Any) -> Tensor | None:
+        if not self.spec.is_image:
+            return None
+        shape = self.spec.shape
+        leaves = pytree.tree_leaves(tree)
+        return next((x for x in leaves if x.ndim > len(shape) + 1 and tuple(x.shape[-len(shape) :]) == shape), None)
+
+
+_film: ContextVar[Film | None] = ContextVar("film", default=None)
+
+
+@contextmanager
+def filming(film: Film) -> Iterator[None]:
+    """Within this context, `minimise` leaves pictures of its way in a film.
+
+    Example:
+        >>> from seepage.engine.minimise import minimise
+        >>> from seepage.engine.optimisers import sgd
+        >>> film = Film(DataSpec((1, 2, 2), classes=2))
+        >>> with filming(film):
+        ...     found = minimise(lambda x: (x**2).sum(), torch.ones(1, 1, 3, 1, 2, 2), optimiser=sgd(0.25), steps=2)
+        >>> film.moments, film.frames[:, 0, 0, 0, 0, 0, 0].tolist()
+        ([0, 1, 2], [255, 128, 64])
+    """
+    token = _film.set(film)
+    try:
+        yield
+    finally:
+        _film.reset(token)
+
+
+def current_film() -> Film | None:
+    """What is being filmed, if anything."""
+    return _film.get()
