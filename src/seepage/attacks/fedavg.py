@@ -126,7 +126,9 @@ class FedAvg:
 
         `ours_…` differ from the code in a longer run whose step size falls to zero, in the prior, which is taken label
         by label (where a label occurs once, its dummies must agree across epochs), and in matching within labels and
-        answering the median.
+        answering the median. `ours_femnist` also counts later layers for more, smooths less, and deals labels anew for
+        each epoch, so that the median is over different mistakes; in a development run on other images of 8 writers
+        (400 iterations) each of the three by itself brought 80.5 % of images recovered to 81.2 to 83.8 %.
 
         Labels keep their batches during the search, because there is little to gain by moving them: told the labels of
         every batch, `ours_femnist` did no better in development runs on FEMNIST (15 images of each writer, one seed:
@@ -142,7 +144,7 @@ class FedAvg:
         "as_paper_femnist": _TEXT,
         "as_paper_scaled_femnist": {**_TEXT, "scale": 100.0},
         "as_paper_cifar": {**_CODE_CIFAR, **_TEXT},
-        "ours_femnist": {**_OURS, "order": 10.0},
+        "ours_femnist": {**_OURS, "order": 10.0, "layer_decay": 0.5, "tv": 6e-4, "split": "random"},
         "ours_cifar": {**_CODE_CIFAR, **_OURS, "order": 10.0, "statistic": "mean"},
     }
 
