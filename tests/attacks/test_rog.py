@@ -13,11 +13,13 @@ from torch.nn import functional
 from common.federation import view_of
 from common.nets import CLASSES, seeded
 from seepage.attacks import ROG
-from seepage.defences import Defence, NoDefence, Sign, Soteria, TopK, UniformQuantise
-from seepage.enhance import Enhancer, EnhancerMissing, save_enhancer
+from seepage.defences import Defence, NoDefence, Precode, Sign, Soteria, TopK, UniformQuantise
+from seepage.enhance import Enhancer, save_enhancer
+from seepage.pieces.autoencoder import Autoencoder, save_autoencoder
 from seepage.pieces.representations import Bicubic
 from seepage.recipe import SGD, Recipe
 from seepage.spec import DataSpec, Examples
+from seepage.stored import WeightsNotFound
 from seepage.streams import Stream
 from seepage.task import Task
 from seepage.threat import Fact, ThreatModel
@@ -133,12 +135,53 @@ def test_an_enhancer_is_put_behind_it(tmp_path: Path) -> None:
 
 
 def test_an_enhancer_that_is_not_there_is_refused_before_any_work() -> None:
-    with pytest.raises(EnhancerMissing, match="got 'unheard-of'"):
+    with pytest.raises(WeightsNotFound, match="got 'unheard-of'"):
         ROG(enhancer="unheard-of")
     victim = task()
     view = view_of(victim, {"ada": smooth(victim.spec)}, GRADIENT, threat=AWARE)
-    with pytest.raises(EnhancerMissing, match=r"nowhere\.safetensors"):
+    with pytest.raises(WeightsNotFound, match=r"nowhere\.safetensors"):
         ROG(steps=10**9, enhancer="nowhere.safetensors")(view, RNG)
+
+
+@pytest.fixture
+def codes(tmp_path: Path) -> str:
+    """An autoencoder whose images are sums of its codes: each of them is the brightness of a square."""
+    made = Autoencoder("L")
+    with torch.no_grad():
+        for parameter in made.plain.parameters():
+            parameter.zero_()
+        made.plain[0].weight[:, 0] = 0.25  # ½ + ¼ · 4 · (code − ½) is the code
+    file = tmp_path / "squares.safetensors"
+    save_autoencoder(made, file, {})
+    return str(file)
+
+
+def test_codes_of_an_autoencoder_are_searched_in_the_place_of_small_images(codes: str) -> None:
+    victim = task()
+    squares = 0.2 + 0.6 * torch.rand(2, 1, SIDE // 4, SIDE // 4, generator=torch.Generator().manual_seed(0))
+    pixels = squares.repeat_interleave(4, -1).repeat_interleave(4, -2)
+    secret = Examples(victim.spec.normalise(pixels), torch.tensor([0, 2]))
+    view = view_of(victim, {"ada": secret}, GRADIENT, threat=AWARE)
+    learnt, bicubic = (ROG(autoencoder=name, steps=150)(view, RNG) for name in (codes, "none"))
+    errors = [float((found.inputs[0] - secret.x).square().mean().sqrt()) for found in (learnt, bicubic)]
+    assert errors[0] < 0.02 < errors[1]
+
+
+def test_codes_of_many_clients_are_searched_as_those_of_one(codes: str) -> None:
+    victim = task()
+    clients = {name: smooth(victim.spec) for name in ("ada", "bob")}
+    short = ROG(autoencoder=codes, steps=4, starts=2)
+    together = short(view_of(victim, clients, GRADIENT, threat=AWARE), RNG)
+    for i, name in enumerate(clients):
+        alone = short(view_of(victim, {name: clients[name]}, GRADIENT, threat=AWARE), RNG)
+        torch.testing.assert_close(together.inputs[i], alone.inputs[0], rtol=1e-4, atol=1e-5)
+
+
+def test_an_autoencoder_that_is_not_there_or_beside_total_variation_is_refused(codes: str) -> None:
+    with pytest.raises(WeightsNotFound, match="got 'unheard-of'"):
+        ROG(autoencoder="unheard-of")
+    with pytest.raises(ValueError, match="`tv` of 0"):
+        ROG(autoencoder=codes, tv=0.1)
 
 
 def test_a_factor_of_nothing_is_refused() -> None:
@@ -148,3 +191,16 @@ def test_a_factor_of_nothing_is_refused() -> None:
 
 def test_no_defence_is_no_different_for_who_knows_of_it() -> None:
     assert error(ROG(4, steps=10), NoDefence(), AWARE) == error(ROG(4, steps=10), NoDefence(), UNAWARE)
+
+
+@pytest.mark.parametrize("recipe", [GRADIENT, Recipe(SGD(0.05), epochs=3)])
+def test_what_a_variational_block_draws_is_found_beside_the_images(recipe: Recipe) -> None:
+    defence = Precode(size=16, beta=1e-3)
+    victim = Task(defence.on_module(seeded(net).float(), RNG), DataSpec((1, SIDE, SIDE), classes=CLASSES))
+    examples = smooth(victim.spec)
+
+    def error_of(threat: ThreatModel) -> float:
+        view = view_of(victim, {"ada": examples}, recipe, threat=threat, defence=defence)
+        return float((ROG(4, steps=120)(view, RNG).inputs[0] - examples.x).square().mean().sqrt())
+
+    assert error_of(AWARE) < 0.1 < error_of(UNAWARE) / 2

@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from seepage.enhance import (
     Degradation,
     Enhancer,
-    EnhancerMissing,
     check_enhancer,
     degrade,
     enhance,
@@ -20,6 +19,7 @@ from seepage.enhance import (
     shipped,
 )
 from seepage.pieces.representations import Bicubic
+from seepage.stored import WeightsNotFound
 
 
 def images(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -65,10 +65,10 @@ def test_weights_come_back_from_a_small_file(tmp_path: Path) -> None:
 
 
 def test_a_missing_enhancer_is_named_with_the_choices(tmp_path: Path) -> None:
-    with pytest.raises(EnhancerMissing, match=r"'none'.*got 'sharper'.*seepage train enhancer"):
+    with pytest.raises(WeightsNotFound, match=r"'none'.*got 'sharper'.*seepage train enhancer"):
         check_enhancer("sharper")
     check_enhancer("later.safetensors")
-    with pytest.raises(EnhancerMissing, match=r"later\.safetensors"):
+    with pytest.raises(WeightsNotFound, match=r"later\.safetensors"):
         load_enhancer(str(tmp_path / "later.safetensors"))
 
 

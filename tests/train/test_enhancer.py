@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from seepage.cli import app
 from seepage.enhance import Degradation, load_enhancer
 from seepage.metrics.perceptual import LpipsWeights
 from seepage.streams import Stream
-from seepage.train.enhancer import CheckpointBroken, EnhancerTraining, train_enhancer
+from seepage.train.enhancer import EnhancerTraining, enhancer_lesson
+from seepage.train.loop import CheckpointBroken, train
 from seepage.train.pictures import PicturesMissing, gather_pictures
 
 CPU = torch.device("cpu")
@@ -28,6 +31,12 @@ def toy_lpips() -> LpipsWeights:
     draw = torch.Generator().manual_seed(0)
     kernels = [torch.randn(2, c, k, k, generator=draw) for c, k in ((3, 11), (2, 5), (2, 3), (2, 3), (2, 3))]
     return LpipsWeights(tuple((k, torch.zeros(2)) for k in kernels), (torch.ones(2),) * 5)
+
+
+def train_enhancer(
+    how: EnhancerTraining, pictures: Tensor, out: Path, lpips: LpipsWeights | None = None, **pace: Any
+) -> nn.Module:
+    return train(enhancer_lesson(how, pictures, lpips), out, **pace)
 
 
 class Stopped(Exception):

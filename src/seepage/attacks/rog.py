@@ -23,17 +23,20 @@ from seepage.engine.precision import Precision
 from seepage.enhance import check_enhancer, enhance, load_enhancer
 from seepage.finding import Finding
 from seepage.local import local_update
+from seepage.pieces.autoencoder import AUTOENCODERS
 from seepage.pieces.distances import squared
 from seepage.pieces.filters import equalised
 from seepage.pieces.labels import guess_labels
 from seepage.pieces.priors import total_variation
-from seepage.pieces.representations import Bicubic, decoded
+from seepage.pieces.representations import Bicubic, Learnt, Representation
 from seepage.pieces.starts import uniform_lanes
 from seepage.streams import Stream
 from seepage.task import Params
 from seepage.threat import Fact, View
 
 __all__ = ["ROG"]
+
+REACH = 4.0  # standard normal numbers reach that far, and pixels as far as 1: one step size serves both
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class ROG:
 
     Args:
         factor: height and width of an image over those of its representation; 1 is the pixels themselves.
+        autoencoder: `"none"`, or one whose codes are searched in the place of small images (and of `factor`): its name
+            if it comes with Seepage, or the path of one that `seepage train autoencoder` made.
         steps: iterations.
         lr: step size of Adam, in units of the range of a pixel; it falls as half a cosine to a tenth.
         tv: weight of total variation beside the distance, which is relative to the size of the update; images only.
@@ -69,6 +74,7 @@ class ROG:
     }
 
     factor: int = 4
+    autoencoder: str = "none"
     steps: int = 100
     lr: float = 0.05
     tv: float = 0.0
@@ -80,6 +86,10 @@ class ROG:
 
     def __post_init__(self) -> None:
         Bicubic(self.factor)
+        if self.autoencoder != "none":
+            AUTOENCODERS.check(self.autoencoder)
+            if self.tv:
+                raise ValueError(f"expected `tv` of 0 beside an `autoencoder`: codes are no pixels; got {self.tv}")
         if self.enhancer != "none":
             check_enhancer(self.enhancer)
 
@@ -90,17 +100,22 @@ class ROG:
         # Before the work, so that a missing file is noticed at once.
         net = None if self.enhancer == "none" else load_enhancer(self.enhancer, next(iter(view.update.values())).device)
         labels, sure = guess_labels(view, rng / "labels")
-        small = Bicubic(self.factor)
+        small = self._representation(next(iter(view.update.values())))
         start = uniform_lanes(view, self.starts, rng / "start", view.count, *small.shape(task.spec.shape))
         lower, upper = task.spec.box(start)
-        matrices = small.matrices(task.spec.shape[1:], start) if task.spec.is_image else None
+        decoded = small.decoder(task.spec.shape, start)
 
         def images(z: Tensor) -> Tensor:
-            return lower + (upper - lower) * decoded(z, matrices)
+            return lower + (upper - lower) * decoded(z)
 
-        def objective(z: Tensor, y: Tensor, params: Params, buffers: Params, update: Params) -> Tensor:
+        # What a defence draws inside the module is unknown like the images, and is searched for beside them.
+        drawn = defence.hidden(task.module, recipe, view.count)
+        hidden = {name: start.new_zeros(*start.shape[:2], *shape) for name, shape in drawn.items()}
+
+        def objective(x: Params, y: Tensor, params: Params, buffers: Params, update: Params) -> Tensor:
+            z, guessed = x["images"], {name: REACH * x[name] for name in drawn}
             schedule = recipe.schedule(images(z), y)
-            guess = local_update(task, params, schedule, recipe, defence.given(update), buffers=buffers)
+            guess = local_update(task, params, schedule, recipe, defence.given(update), buffers={**buffers, **guessed})
             size = torch.stack([(u**2).sum() for u in update.values()]).sum()
             # Relative, because small updates have squares at which Adam's ε would slow it down.
             distance = squared(guess, update) / torch.where(size > 0, size, 1)  # eq. (12)
@@ -108,7 +123,7 @@ class ROG:
 
         found = minimise(
             objective,
-            start,
+            {"images": start, **hidden},
             (labels, view.params, view.buffers, view.update),
             optimiser=cosine(adam(self.lr), max(1, self.steps), final=0.1),
             steps=self.steps,
@@ -117,7 +132,7 @@ class ROG:
             precision=self.precision,
         )
         best = best_start(found)
-        shown = decoded(best.x, matrices)
+        shown = decoded(best.x["images"])
         if task.spec.is_image:
             shown = shown.flatten(0, 1)  # (clients · count, channels, height, width)
             if self.equalise:
@@ -126,3 +141,6 @@ class ROG:
                 shown = enhance(net, shown)
             shown = shown.reshape(*labels.shape, *task.spec.shape)
         return Finding(lower + (upper - lower) * shown, labels, best.value, best.status, best.first_value, sure)
+
+    def _representation(self, like: Tensor) -> Representation:
+        return Bicubic(self.factor) if self.autoencoder == "none" else Learnt.named(self.autoencoder, like)

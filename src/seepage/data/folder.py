@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seepage.data.sources import how_to_get
+from seepage.home import VARIABLE
+from seepage.home import data_folder as data_folder
 
 __all__ = ["DataBroken", "DataMissing", "data_folder", "find_file", "read_arrays"]
-
-VARIABLE = "SEEPAGE_DATA"
 
 
 class DataMissing(FileNotFoundError):
@@ -23,17 +22,6 @@ class DataMissing(FileNotFoundError):
 
 class DataBroken(ValueError):
     """A data file is there and is not what it should be."""
-
-
-def data_folder(explicit: str | Path | None = None) -> Path:
-    """The folder of data files: the argument, else the variable `SEEPAGE_DATA`, else `~/.cache/seepage`.
-
-    Example:
-        >>> data_folder("somewhere").name
-        'somewhere'
-    """
-    chosen = explicit or os.environ.get(VARIABLE) or Path("~/.cache/seepage")
-    return Path(chosen).expanduser()
 
 
 def find_file(dataset: str, folder: Path, file: str) -> Path:

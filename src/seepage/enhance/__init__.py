@@ -2,12 +2,11 @@
 
 from seepage.enhance.degrade import Degradation, degrade
 from seepage.enhance.network import Enhancer, enhance
-from seepage.enhance.weights import EnhancerMissing, check_enhancer, load_enhancer, save_enhancer, shipped
+from seepage.enhance.weights import check_enhancer, load_enhancer, save_enhancer, shipped
 
 __all__ = [
     "Degradation",
     "Enhancer",
-    "EnhancerMissing",
     "check_enhancer",
     "degrade",
     "enhance",

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["Bicubic", "decoded", "upsampling"]
+from seepage.pieces.autoencoder import CODES, Autoencoder, load_autoencoder
+
+__all__ = ["Bicubic", "Learnt", "Representation", "decoded", "upsampling"]
+
+Decoder = Callable[[Tensor], Tensor]
+
+
+class Representation(Protocol):
+    """Numbers around those from 0 to 1 that stand for inputs in the range from 0 to 1."""
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the representation of an input of `shape`; what is no image represents itself."""
+        ...
+
+    def decoder(self, shape: tuple[int, ...], like: Tensor) -> Decoder:
+        """From representations (…, n, *shape of one) to inputs (…, n, *shape).
+
+        All that it needs is made beforehand, as an objective that is captured in a CUDA graph needs it.
+
+        Args:
+            shape: of an input.
+            like: a tensor of the type and device of the representations.
+        """
+        ...
 
 
 def upsampling(size: int, factor: int, like: Tensor) -> Tensor:
@@ -70,6 +95,11 @@ class Bicubic:
             return None
         return upsampling(sides[0], self.factor, like), upsampling(sides[1], self.factor, like)
 
+    def decoder(self, shape: tuple[int, ...], like: Tensor) -> Decoder:
+        """The enlargement, with its matrices made beforehand."""
+        matrices = self.matrices(shape[1:], like) if len(shape) == 3 else None
+        return lambda z: decoded(z, matrices)
+
     def decode(self, z: Tensor, sides: tuple[int, ...]) -> Tensor:
         """Images of the given height and width, (…, channels, height, width)."""
         return decoded(z, self.matrices(sides, z))
@@ -91,3 +121,52 @@ def _inverse(size: int, factor: int) -> Tensor:
 def decoded(z: Tensor, matrices: tuple[Tensor, Tensor] | None) -> Tensor:
     """U·z·Vᵀ with matrices made beforehand, as an objective that is captured in a CUDA graph needs them."""
     return z if matrices is None else matrices[0] @ z @ matrices[1].mT
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """Codes of a trained autoencoder.
+
+    Sides that its factor does not divide are filled up, and cut after decoding; grey images are decoded in colour and
+    averaged.
+
+    Args:
+        net: the network.
+    """
+
+    net: Autoencoder
+
+    @classmethod
+    def named(cls, name: str, like: Tensor) -> Learnt:
+        """That of a name, or from a file, as `load_autoencoder` has it."""
+        return cls(load_autoencoder(name, like))
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the codes of an image of `shape`; what is no image represents itself."""
+        if len(shape) != 3:
+            return shape
+        if shape[0] not in (1, 3):
+            raise ValueError(
+                f'expected images with 1 or 3 channels, got {shape[0]}; use `factor` with `autoencoder = "none"`'
+            )
+        return (CODES, *(-(-side // self.net.factor) for side in shape[1:]))
+
+    def decoder(self, shape: tuple[int, ...], like: Tensor) -> Decoder:
+        """The second half of the network."""
+        if len(shape) != 3:
+            return lambda z: z
+        channels, height, width = shape
+
+        def decode(z: Tensor) -> Tensor:
+            images = self.net.decode(z.flatten(0, -4))[..., :height, :width]
+            images = images.mean(1, keepdim=True) if channels == 1 else images
+            return images.reshape(*z.shape[:-3], *images.shape[1:])
+
+        return decode
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Codes of images (n, channels, height, width) in [0, 1]."""
+        height, width = images.shape[-2:]
+        missing = (0, -width % self.net.factor, 0, -height % self.net.factor)
+        whole = functional.pad(images.expand(-1, 3, -1, -1), missing, mode="replicate")
+        return self.net.encode(whole)

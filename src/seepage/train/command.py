@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import torch
 import typer
@@ -13,10 +15,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.enhance.degrade import Degradation
-from seepage.metrics.perceptual import WeightsBroken, WeightsMissing, load_lpips
+from seepage.metrics.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
+from seepage.pieces.autoencoder import LatentSize
 from seepage.streams import Stream
-from seepage.train.enhancer import CheckpointBroken, EnhancerTraining, train_enhancer
-from seepage.train.pictures import DEAD_LEAVES, PicturesMissing, gather_pictures
+from seepage.train.autoencoder import AutoencoderTraining, autoencoder_lesson
+from seepage.train.enhancer import EnhancerTraining, enhancer_lesson
+from seepage.train.generator import GeneratorTraining, generator_lesson
+from seepage.train.loop import CheckpointBroken, Lesson
+from seepage.train.loop import train as train_lesson
+from seepage.train.pictures import DEAD_LEAVES, PicturesMissing, gather_classes, gather_pictures
 
 __all__ = ["app"]
 
@@ -31,60 +38,163 @@ def train() -> None:
     """Train what attacks bring with them."""
 
 
+Images = Annotated[
+    str, typer.Option("--images", help="dead-leaves, a data set (its training half), or a folder of files.")
+]
+Count = Annotated[int | None, typer.Option("--count", min=16, help="Most images; default: all, or 4096.")]
+Size = Annotated[int, typer.Option("--size", min=16, help="Height and width of the images.")]
+Steps = Annotated[int, typer.Option("--steps", min=1, help="Steps of Adam.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Images per step.")]
+Rate = Annotated[float, typer.Option("--lr", help="First learning rate.")]
+Perceptual = Annotated[float, typer.Option("--perceptual", help="Weight of LPIPS beside the L1 loss.")]
+Adversarial = Annotated[float, typer.Option("--adversarial", help="Weight of a PatchGAN beside it.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Folder = Annotated[Path | None, typer.Option("--data", help="Folder of data sets; default: $SEEPAGE_DATA.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Out = Annotated[Path, typer.Option("--out", help="File of weights to write; a checkpoint lies beside it.")]
+
+
 @app.command()
 def enhancer(
-    out: Annotated[Path, typer.Option("--out", help="File of weights to write; a checkpoint lies beside it.")] = Path(
-        "enhancer.safetensors"
-    ),
-    images: Annotated[
-        str, typer.Option("--images", help="dead-leaves, a data set (its training half), or a folder of files.")
-    ] = DEAD_LEAVES,
-    count: Annotated[int | None, typer.Option("--count", min=16, help="Most images; default: all, or 4096.")] = None,
-    size: Annotated[int, typer.Option("--size", min=16, help="Height and width of the images; 8 divides it.")] = 128,
+    out: Out = Path("enhancer.safetensors"),
+    images: Images = DEAD_LEAVES,
+    count: Count = None,
+    size: Size = 128,
     factor: Annotated[int, typer.Option("--factor", min=1, help="Of the representation, as in the attack rog.")] = 4,
     least_noise: Annotated[float, typer.Option("--least-noise", help="Smallest error of a representation.")] = 0.03,
     most_noise: Annotated[float, typer.Option("--most-noise", help="Largest.")] = 0.08,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of Adam.")] = 8000,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images per step.")] = 32,
-    lr: Annotated[float, typer.Option("--lr", help="First learning rate.")] = 1e-3,
-    perceptual: Annotated[float, typer.Option("--perceptual", help="Weight of LPIPS beside the L1 loss.")] = 0.0,
-    adversarial: Annotated[float, typer.Option("--adversarial", help="Weight of a PatchGAN beside it.")] = 0.0,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    data: Annotated[Path | None, typer.Option("--data", help="Folder of data sets; default: $SEEPAGE_DATA.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    steps: Steps = 8000,
+    batch: Batch = 32,
+    lr: Rate = 1e-3,
+    perceptual: Perceptual = 0.0,
+    adversarial: Adversarial = 0.0,
+    device: Device = "auto",
+    data: Folder = None,
+    seed: Seed = 0,
 ) -> None:
     """Train the network that sharpens what the attack `rog` finds.
 
     Run the same command again to go on after an interruption.
     """
-    try:
+    with _explained():
         how = EnhancerTraining(
             Degradation(factor, least_noise, most_noise), steps, batch, lr, perceptual, adversarial, seed
         )
-        if size % 8:
-            raise ValueError(f"--size: expected a multiple of 8, got {size}")
-        where = _device(device)
-        lpips = load_lpips(data_folder(data)) if perceptual else None
-        say.print(f"Gathering images: {escape(images)}", soft_wrap=True)
+        _check_multiple(size, 8)
+        where, lpips = _device(device), _lpips(perceptual, data)
+        _say_gathering(images)
         pictures = gather_pictures(images, size, count, Stream.from_seed(seed) / "pictures", where, data)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=say, transient=True) as progress:
-            task = progress.add_task("Training", total=steps)
+        _train(enhancer_lesson(how, pictures, lpips), out, images)
 
-            def listen(step: int, steps: int, losses: dict[str, float]) -> None:
-                words = "  ".join(f"{name} {value:.4g}" for name, value in losses.items())
-                progress.update(task, completed=step, description=f"Training  {words}")
-                if "psnr" in losses:
-                    say.print(f"step {step}: held out {losses['psnr_before']:.2f} → {losses['psnr']:.2f} dB")
 
-            train_enhancer(how, pictures, out, source=images, lpips=lpips, listener=listen)
+@app.command()
+def autoencoder(
+    out: Out = Path("autoencoder.safetensors"),
+    latent: Annotated[
+        str, typer.Option("--latent", help="S, M or L: 512, 2048 or 8192 numbers for an image of 128 × 128.")
+    ] = "L",
+    images: Images = DEAD_LEAVES,
+    count: Count = None,
+    size: Size = 128,
+    noise: Annotated[float, typer.Option("--noise", help="Largest error of codes that it learns to bear.")] = 0.08,
+    steps: Steps = 8000,
+    batch: Batch = 32,
+    lr: Rate = 1e-3,
+    perceptual: Perceptual = 0.0,
+    adversarial: Adversarial = 0.0,
+    device: Device = "auto",
+    data: Folder = None,
+    seed: Seed = 0,
+) -> None:
+    """Train an autoencoder whose codes the attack `rog` can search instead of small images.
+
+    Run the same command again to go on after an interruption.
+    """
+    with _explained():
+        if latent not in get_args(LatentSize):
+            raise ValueError(f"--latent: expected one of {list(get_args(LatentSize))}, got {latent!r}")
+        how = AutoencoderTraining(cast(LatentSize, latent), noise, steps, batch, lr, perceptual, adversarial, seed)
+        _check_multiple(size, 16)
+        where, lpips = _device(device), _lpips(perceptual, data)
+        _say_gathering(images)
+        pictures = gather_pictures(images, size, count, Stream.from_seed(seed) / "pictures", where, data)
+        _train(autoencoder_lesson(how, pictures, lpips), out, images)
+
+
+@app.command()
+def generator(
+    images: Annotated[
+        str, typer.Option("--images", help="A data set (its training half), or a folder with a folder for each class.")
+    ],
+    out: Out = Path("generator.safetensors"),
+    count: Count = None,
+    size: Annotated[int, typer.Option("--size", help="Height and width of the images: 16, 32, 64, 128, ….")] = 128,
+    divergence: Annotated[
+        float, typer.Option("--divergence", help="Weight of the latent numbers' divergence from normal ones.")
+    ] = 2e-4,
+    zoom: Annotated[float, typer.Option("--zoom", help="Smallest share of an image that is shown.")] = 0.75,
+    steps: Steps = 20000,
+    batch: Batch = 32,
+    lr: Rate = 5e-4,
+    perceptual: Perceptual = 0.0,
+    adversarial: Adversarial = 0.0,
+    device: Device = "auto",
+    data: Folder = None,
+    seed: Seed = 0,
+) -> None:
+    """Train the class-conditional generator that the attack `rogs` searches.
+
+    Run the same command again to go on after an interruption.
+    """
+    with _explained():
+        how = GeneratorTraining(divergence, zoom, steps, batch, lr, perceptual, adversarial, seed)
+        where, lpips = _device(device), _lpips(perceptual, data)
+        _say_gathering(images)
+        pictures, labels, classes = gather_classes(images, size, count, where, data)
+        _train(generator_lesson(how, pictures, labels, classes, lpips), out, images)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What is wrong in a sentence, and a word about going on."""
+    try:
+        yield
     except KeyboardInterrupt:
         say.print("Stopped. Run the same command again to go on from the last checkpoint.")
         raise typer.Exit(130) from None
     except WRONG as error:
         say.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from None
+
+
+def _train(lesson: Lesson, out: Path, source: str) -> None:
+    steps = lesson.learners.how.steps
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=say, transient=True) as progress:
+        task = progress.add_task("Training", total=steps)
+
+        def listen(step: int, steps: int, losses: dict[str, float]) -> None:
+            words = "  ".join(f"{name} {value:.4g}" for name, value in losses.items())
+            progress.update(task, completed=step, description=f"Training  {words}")
+            if any(name.startswith("psnr") for name in losses):
+                held = ", ".join(f"{name} {value:.2f} dB" for name, value in losses.items())
+                say.print(f"step {step}: {held}")
+
+        train_lesson(lesson, out, source=source, listener=listen)
     say.print(f"Wrote [bold]{escape(str(out))}[/bold]", soft_wrap=True)
+
+
+def _say_gathering(images: str) -> None:
+    say.print(f"Gathering images: {escape(images)}", soft_wrap=True)
+
+
+def _check_multiple(size: int, of: int) -> None:
+    if size % of:
+        raise ValueError(f"--size: expected a multiple of {of}, got {size}")
+
+
+def _lpips(perceptual: float, data: Path | None) -> LpipsWeights | None:
+    return load_lpips(data_folder(data)) if perceptual else None
 
 
 def _device(name: str) -> torch.device:

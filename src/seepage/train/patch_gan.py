@@ -38,11 +38,11 @@ class PatchGan(nn.Module):
         return scores
 
 
-def judging_loss(judge: PatchGan, real: Tensor, made: Tensor) -> Tensor:
+def judging_loss(judge: nn.Module, real: Tensor, made: Tensor) -> Tensor:
     """What the judge minimises."""
     return functional.softplus(-judge(real)).mean() + functional.softplus(judge(made.detach())).mean()
 
 
-def fooling_loss(judge: PatchGan, made: Tensor) -> Tensor:
+def fooling_loss(judge: nn.Module, made: Tensor) -> Tensor:
     """What the maker of images minimises."""
     return functional.softplus(-judge(made)).mean()

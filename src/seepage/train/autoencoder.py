@@ -1,0 +1,98 @@
+"""Training of the autoencoders whose codes ROG searches (yue2023, section 5.1), from any images, resumable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seepage.metrics.perceptual import LpipsWeights
+from seepage.pieces.autoencoder import Autoencoder, LatentSize, save_autoencoder
+from seepage.streams import Stream
+from seepage.train.likeness import check_lpips, follow, psnr
+from seepage.train.loop import Learners, Lesson, check_knobs, first_weights, halves, some
+from seepage.train.patch_gan import PatchGan
+
+__all__ = ["AutoencoderTraining", "autoencoder_lesson"]
+
+
+@dataclass(frozen=True)
+class AutoencoderTraining:
+    """How an autoencoder is trained.
+
+    Args:
+        latent: `"S"`, `"M"` or `"L"`: 512, 2048 or 8192 numbers for an image of 128 × 128.
+        noise: largest root mean square of the error of codes that it learns to bear; a search does not find them
+            exactly.
+        steps: of Adam.
+        batch: images per step.
+        lr: first learning rate; it falls as half a cosine to a hundredth.
+        perceptual: weight of LPIPS beside the mean absolute error.
+        adversarial: weight of a PatchGAN's verdict.
+        seed: of everything random.
+    """
+
+    latent: LatentSize = "L"
+    noise: float = 0.08
+    steps: int = 8000
+    batch: int = 32
+    lr: float = 1e-3
+    perceptual: float = 0.0
+    adversarial: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+        if self.noise < 0:
+            raise ValueError(f"expected `noise` of at least 0, got {self.noise}")
+
+
+def autoencoder_lesson(how: AutoencoderTraining, pictures: Tensor, lpips: LpipsWeights | None = None) -> Lesson:
+    """An autoencoder that learns from pictures; held-out ones are told as `psnr`, beside `psnr_noisy`.
+
+    Args:
+        how: knobs.
+        pictures: bytes, (n, 3, height, width), on the device of the training; the last ones, a sixteenth of them and
+            at most 64, are held out.
+        lpips: weights of LPIPS, for a `perceptual` above 0.
+    """
+    check_lpips(how, lpips)
+    device = pictures.device
+    learnt, unseen = (pictures[part] for part in halves(len(pictures)))
+    rng = Stream.from_seed(how.seed) / "autoencoder"
+    with first_weights(rng):
+        net, judge = Autoencoder(how.latent), PatchGan()
+    if any(side % net.factor for side in pictures.shape[-2:]):
+        raise ValueError(f"expected sides of images that {net.factor} divides, got {tuple(pictures.shape[-2:])}")
+    learners = Learners(how, device, {"net": net, "judge": judge})
+    weights = None if lpips is None else lpips.to(device)
+
+    def error(count: int, draw: torch.Generator, share: Tensor | float) -> Tensor:
+        places = (side // net.factor for side in pictures.shape[-2:])
+        normal = torch.randn((count, net.normal.num_features, *places), generator=draw, device=device)
+        return how.noise * share * normal
+
+    def advance(draw: torch.Generator) -> dict[str, Tensor]:
+        clean = some(learnt, how.batch, draw)[0].contiguous(memory_format=torch.channels_last)
+        noise = error(len(clean), draw, torch.rand((len(clean), 1, 1, 1), generator=draw, device=device))
+        net.train()
+        return follow(learners, lambda: (net(clean, noise), {}), clean, weights)
+
+    @torch.no_grad()
+    def examine() -> dict[str, float]:
+        if not len(unseen):
+            return {}
+        clean = unseen.float() / 255
+        noise = error(len(clean), torch.Generator(device).manual_seed((rng / "held out").seed), 1.0)
+        net.eval()
+        return {
+            "psnr": psnr(net(clean).clamp(0, 1), clean),
+            "psnr_noisy": psnr(net(clean, noise).clamp(0, 1), clean),
+        }
+
+    def save(path: Path, about: dict[str, str]) -> None:
+        save_autoencoder(net, path, about)
+
+    return Lesson(learners, advance, examine, save, rng, device)
