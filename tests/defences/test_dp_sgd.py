@@ -11,7 +11,8 @@ from torch import nn
 
 from common.defence_suite import ONE, OTHER
 from common.nets import flat, image_task, images
-from seepage.defences import ClipExamples, DpSgd, NoDefence
+from seepage import local
+from seepage.defences import ClipExamples, DpSgd, Mixup, NoDefence, chain
 from seepage.defences.dp_sgd import AccountantMissing
 from seepage.local import answer
 from seepage.recipe import SGD, Recipe
@@ -35,6 +36,38 @@ def test_noise_on_the_mean_has_deviation_sigma_c_over_the_batch(batch: int | Non
     expected = 3.0 * 0.2 / min(batch or n, n) * math.sqrt(recipe.steps(n))
     assert float(noise.std()) == pytest.approx(expected, rel=0.15)
     assert not torch.allclose(sent(DpSgd(0.2, 3.0), recipe, n, ONE), sent(DpSgd(0.2, 3.0), recipe, n, OTHER))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_clipped_gradients_without_the_gradients_are_the_same(
+    soft: bool, frozen: bool, noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 5, bias=False), nn.ReLU(), nn.Linear(5, 3)
+    )
+    net[1].weight.requires_grad_(not frozen)
+    task, data = image_task(lambda: net), images(6)
+    defence = Mixup(1.0, classes=3) if soft else NoDefence()
+    whole = chain(defence, DpSgd(0.3, noise))
+    recipe = Recipe(SGD(0.5), epochs=2, batch_size=4)
+
+    def update() -> torch.Tensor:
+        return flat(answer(task, task.params, data, recipe, whole, ONE).update)
+
+    quick = update()
+    asked = []
+    monkeypatch.setattr(local, "_per_example", lambda *a: asked.append(a) or plain(*a))
+    assert update().equal(quick)
+    assert not asked
+    monkeypatch.setattr(local, "ROW_BY_ROW", ())
+    torch.testing.assert_close(update(), quick, rtol=1e-9, atol=1e-12)
+    assert asked
+
+
+plain = local._per_example
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -99,3 +132,10 @@ def test_a_missing_accountant_says_what_to_install(monkeypatch: pytest.MonkeyPat
 def test_knobs_that_make_no_sense_are_refused(knobs: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(knobs))):
         DpSgd(**knobs)
+
+
+def test_a_short_last_batch_is_noised_as_much_as_its_mean_can_move() -> None:
+    """Six examples in batches of four and two: an example moves a mean of two by C / 2."""
+    recipe = Recipe(SGD(1.0), batch_size=4, shuffle=False)
+    noise = sent(DpSgd(0.2, 3.0), recipe) - sent(DpSgd(0.2, 0.0), recipe)
+    assert float(noise.std()) == pytest.approx(3.0 * 0.2 / 2 * math.sqrt(2), rel=0.15)

@@ -41,3 +41,19 @@ def test_as_code_keeps_what_the_released_code_keeps(n: int) -> None:
 def test_what_is_kept_is_kept_again(per_tensor: bool) -> None:
     once = TopK(0.4, per_tensor).on_update(an_update(), None)
     torch.testing.assert_close(TopK(0.4, per_tensor).on_update(once, None), once)
+
+
+@pytest.mark.parametrize("defence", [TopK(0.3), TopK(0.3, per_tensor=True), TopK(0.3, per_tensor=True, strict=True)])
+def test_an_attacker_who_simulates_it_at_the_truth_ends_at_the_message(defence: TopK) -> None:
+    sent = defence.on_update(an_update(), None)
+    again = defence.given(sent).on_update(an_update(), None)
+    assert all(again[name].equal(s) for name, s in sent.items())
+
+
+def test_a_guess_is_held_to_entries_that_would_have_been_sent() -> None:
+    sent = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([0.0, 1.0])}
+    guess = {"a": torch.tensor([2.0, 3.0]), "b": torch.tensor([0.5, 9.0])}
+    whole, each = (TopK(0.5, per_tensor).given(sent).on_update(guess, None) for per_tensor in (False, True))
+    assert whole["a"].tolist() == [2, 3]  # anything above 1 is sent
+    assert each["a"].tolist() == [0, 3]  # of the first tensor anything above 4
+    assert whole["b"].tolist() == each["b"].tolist() == [0, 9]

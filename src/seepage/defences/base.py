@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from seepage.defences.mechanism import Mechanism
 from seepage.defences.wire import Wire
 from seepage.recipe import Recipe
 from seepage.spec import Examples
@@ -43,6 +44,11 @@ class Defence:
         """This defence without its noise: all of it that an attacker who knows it can simulate."""
         return self
 
+    @property
+    def example_norm(self) -> float | None:
+        """Where all that `on_example_gradient` does is to clip: the largest norm that it leaves."""
+        return None
+
     def fitted(self, params: Params) -> Defence:
         """Before training: this defence with what it must know of the model, such as where one layer ends."""
         return self
@@ -63,6 +69,19 @@ class Defence:
         Called on `expected`; where a simulation ends at `sent` itself, the guess cannot be told from the truth.
         """
         return self
+
+    def hidden(self, module: nn.Module, recipe: Recipe, count: int) -> dict[str, tuple[int, ...]]:
+        """Numbers that a client draws inside the module, which an attack may search for beside its examples.
+
+        Args:
+            module: as `on_module` left it.
+            recipe: how the client trains.
+            count: on how many examples.
+
+        Returns:
+            The shape of each, by the name under which a simulation takes it among the buffers.
+        """
+        return {}
 
     def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
         """Before training: the client's examples."""
@@ -93,6 +112,10 @@ class Defence:
 
     def promised_epsilon(self, recipe: Recipe, examples: int, delta: float = 1e-5, rounds: int = 1) -> float | None:
         """The ε of (ε, δ)-differential privacy that a client's examples have after its rounds; `None` without any."""
+        return None
+
+    def mechanism(self, recipe: Recipe, examples: int, rounds: int = 1) -> Mechanism | None:
+        """What bounds any reconstruction after a client's rounds; `None` where noise hides no bounded length."""
         return None
 
     def wire(self, before: Wire) -> Wire:
@@ -154,6 +177,12 @@ class Chain(Defence):
         """Each part without its noise."""
         return Chain(tuple(part.expected for part in self.parts))
 
+    @property
+    def example_norm(self) -> float | None:
+        """That of the one part that works on the gradients of single examples."""
+        norms = [part.example_norm for part in self.parts if part.per_example]
+        return norms[0] if len(norms) == 1 else None
+
     def fitted(self, params: Params) -> Defence:
         """Each part to the same model."""
         return Chain(tuple(part.fitted(params) for part in self.parts))
@@ -174,6 +203,12 @@ class Chain(Defence):
     def given(self, sent: Params) -> Defence:
         """Each part, as far as the message after all of them tells."""
         return Chain(tuple(part.given(sent) for part in self.parts))
+
+    def hidden(self, module: nn.Module, recipe: Recipe, count: int) -> dict[str, tuple[int, ...]]:
+        """Those of all parts, unless one looks at single examples: a simulation would need theirs one by one."""
+        if self.per_example:
+            return {}
+        return {name: shape for part in self.parts for name, shape in part.hidden(module, recipe, count).items()}
 
     def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
         """Every part in order."""
@@ -212,9 +247,22 @@ class Chain(Defence):
         return weights
 
     def promised_epsilon(self, recipe: Recipe, examples: int, delta: float = 1e-5, rounds: int = 1) -> float | None:
-        """That of the first part that has one: what comes after it works on what is private already."""
-        promised = (part.promised_epsilon(recipe, examples, delta, rounds) for part in self.parts)
+        """That of the first part that has one; none where another part reads the examples, unhidden by noise."""
+        promised = (part.promised_epsilon(recipe, examples, delta, rounds) for part in self._sole_readers())
         return next((epsilon for epsilon in promised if epsilon is not None), None)
+
+    def mechanism(self, recipe: Recipe, examples: int, rounds: int = 1) -> Mechanism | None:
+        """Likewise."""
+        found = (part.mechanism(recipe, examples, rounds) for part in self._sole_readers())
+        return next((mechanism for mechanism in found if mechanism is not None), None)
+
+    def _sole_readers(self) -> list[Defence]:
+        """The parts beside which no other one mixes the examples or chooses by them."""
+
+        def reads(part: Defence) -> bool:
+            return type(part).on_data is not Defence.on_data or type(part).at_client is not Defence.at_client
+
+        return [part for part in self.parts if not any(reads(other) for other in self.parts if other is not part)]
 
     def wire(self, before: Wire) -> Wire:
         """Every part in order."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from seepage.defences.base import Defence
 from seepage.streams import Stream
 
-__all__ = ["Clip", "clipped"]
+__all__ = ["Clip", "clip_factor", "clipped"]
 
 
 def clipped(vector: Tensor, norm: float) -> Tensor:
@@ -25,7 +25,7 @@ def clipped(vector: Tensor, norm: float) -> Tensor:
         >>> clipped(torch.tensor([3.0, 4.0]), 1.0), clipped(torch.tensor([3.0, 4.0]), 6.0)
         (tensor([0.6000, 0.8000]), tensor([3., 4.]))
     """
-    return vector * _factor((vector**2).sum(), norm)
+    return vector * clip_factor((vector**2).sum(), norm)
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Clip(Defence):
     def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
         """Δ · min(1, S / ‖Δ‖)."""
         square = torch.stack([(u**2).sum() for u in update.values()]).sum()
-        scale = _factor(square, self.norm)
+        scale = clip_factor(square, self.norm)
         return {name: u * scale for name, u in update.items()}
 
 
-def _factor(square: Tensor, norm: float) -> Tensor:
+def clip_factor(square: Tensor, norm: float) -> Tensor:
     """What brings a vector whose squares sum to `square` down to `norm`, if it is longer."""
     tiny = torch.finfo(square.dtype).tiny  # a vector of zeros has no direction, and stays zero
     return (norm * torch.rsqrt(square.clamp(min=tiny))).clamp(max=1)

@@ -41,6 +41,11 @@ class ClipExamples(Defence):
         if self.norm <= 0:
             raise ValueError(f"expected `norm` above 0, got {self.norm}; a large one clips nothing")
 
+    @property
+    def example_norm(self) -> float:
+        """All that is done to an example's gradient is to clip it."""
+        return self.norm
+
     def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
         """G · min(1, C / ‖g‖)."""
         return clipped(gradient, self.norm)

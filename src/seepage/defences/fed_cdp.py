@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 from seepage.defences.base import Defence, Params
 from seepage.defences.clip import clipped
 from seepage.defences.gradient_noise import GradientNoise
+from seepage.defences.mechanism import Mechanism
+from seepage.recipe import Recipe
 from seepage.streams import Stream
 
 __all__ = ["FedCdp"]
@@ -86,6 +89,18 @@ class FedCdp(Defence):
             return torch.cat(signal)
         noise = GradientNoise(1.0).changed(torch.zeros_like(gradient), rng).split(list(self._sizes(gradient)))
         return torch.cat([s + self._deviation(s) * n for s, n in zip(signal, noise, strict=True)])
+
+    def mechanism(self, recipe: Recipe, examples: int, rounds: int = 1) -> Mechanism | None:
+        """With `std`: an example moves a sum over m of them by C√L for L layers, and their noises add up to σC√m.
+
+        None with `snr`, whose noise follows the gradients that it is to hide, and before the layers are known.
+        """
+        if self.snr is not None or not self.std or not self.layers:
+            return None
+        batch = min(recipe.batch_size or examples, examples)
+        smallest = examples % batch or batch
+        noise = self.std * sqrt(smallest / len(self.layers))
+        return Mechanism(noise, batch / examples, rounds * recipe.steps(examples))
 
     def _sizes(self, gradient: Tensor) -> tuple[int, ...]:
         layers = self.layers or (len(gradient),)

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from seepage.defences.base import Defence
 from seepage.defences.clip import Clip
+from seepage.defences.mechanism import Mechanism
 from seepage.defences.noise import GaussianNoise
 from seepage.defences.wire import Wire
+from seepage.recipe import Recipe
 from seepage.streams import Stream
 
 __all__ = ["LocalDp"]
@@ -72,6 +74,10 @@ class LocalDp(Defence):
     def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
         """Clipped, then noised."""
         return GaussianNoise(self.std).on_update(Clip(self.norm).on_update(update, rng), rng)
+
+    def mechanism(self, recipe: Recipe, examples: int, rounds: int = 1) -> Mechanism | None:
+        """All data of a client move its message by the norm at most, whatever sensitivity was told."""
+        return Mechanism(self.std / self.norm, steps=rounds) if self.std else None
 
     def wire(self, before: Wire) -> Wire:
         """Floats: nothing is zero or on a level any more."""

@@ -16,9 +16,12 @@ from torch import Tensor, nn
 
 from seepage.defences.base import Defence
 from seepage.engine.twins import Drawing
+from seepage.recipe import Recipe
 from seepage.streams import Stream
 
 __all__ = ["Bottleneck", "Precode"]
+
+MOST_STEPS = 8  # up to which a simulation of local training has a gradient by its buffers
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,11 @@ class Precode(Defence):
         beta: weight of their Kullback–Leibler divergence from standard normal ones in the loss.
 
     Note:
-        An attacker has the module with its block and does not know the draw: the attack simulates the client with the
-        means, as yue2023 attacks "the variational block without modifying the pipeline". An untrained block draws with
-        a deviation near 1, far above its means, and gradients before it are then far from the simulated ones; the paper
-        does not say whether its attacker knew the draw.
+        An attacker has the module with its block and does not know the draw. Yue2023 attacks "the variational block
+        without modifying the pipeline" and does not say whether its attacker knew the draw. A simulation without it
+        decodes the means: an untrained block draws with a deviation near 1, far above them, and gradients are then far
+        from the simulated ones. But the draw is only a few more unknowns, of which the gradient of the decoder tells
+        much: `hidden` lets an attack search for it beside the images.
 
     Example:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -52,6 +56,14 @@ class Precode(Defence):
     def __post_init__(self) -> None:
         if self.size < 1 or self.beta < 0:
             raise ValueError(f"expected `size` of at least 1 and `beta` of at least 0, got {self.size} and {self.beta}")
+
+    def hidden(self, module: nn.Module, recipe: Recipe, count: int) -> dict[str, tuple[int, ...]]:
+        """The draws of every step; nothing where there are many, or batches of which nobody knows the members."""
+        steps = recipe.steps(count)
+        if steps > MOST_STEPS or steps > recipe.epochs:
+            return {}
+        blocks = [path for path, layer in module.named_modules() if isinstance(layer, Bottleneck)]
+        return {f"{path}.draws": (steps, count, self.size) for path in blocks}
 
     def on_module(self, module: nn.Module, rng: Stream) -> nn.Module:
         """A copy of the module with the block in it."""
@@ -92,10 +104,16 @@ class Bottleneck(Drawing):
         self.last = last
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores; means alone are decoded where there is no stream or no training."""
+        """Class scores; means alone are decoded where there is neither a stream nor a guess, or no training."""
         mean, log_variance = self.encode(x).chunk(2, -1)
-        code = mean
-        if self.training and self.rng is not None:
+        code, draws = (
+            mean,
+            getattr(self, "draws", None),
+        )  # put there by `functional_call`, where it is among the buffers
+        if self.training and draws is not None:
+            code = mean + (log_variance / 2).exp() * draws[0]
+            self.fresh = {"draws": draws.roll(-1, 0)}  # the next step's comes first
+        elif self.training and self.rng is not None:
             draw = torch.randn(mean.shape, generator=self.rng, dtype=torch.float64).to(mean)
             code = mean + (log_variance / 2).exp() * draw
         scores: Tensor = self.last(self.decode(code))

@@ -58,8 +58,11 @@ class TopK(Defence):
             raise ValueError(f"expected `share` in (0, 1], got {self.share}")
 
     def given(self, sent: dict[str, Tensor]) -> Defence:
-        """The message shows which entries were kept, so that a guess is compared on them alone."""
-        return Kept(sent)
+        """The message shows which entries were kept, and by the smallest of them how large another one can be."""
+        least = {name: torch.where(s != 0, s.abs(), torch.inf).min() for name, s in sent.items()}
+        if not self.per_tensor:
+            least = dict.fromkeys(least, torch.stack(list(least.values())).min())
+        return Kept(sent, least)
 
     def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
         """Zero all entries under the k-th largest magnitude."""
@@ -84,17 +87,29 @@ class TopK(Defence):
 
 @dataclass(frozen=True, eq=False)
 class Kept(Defence):
-    """A choice of entries that was seen: those that are not zero in a message.
+    """A choice of entries that was seen, as an attacker can follow it.
+
+    Compared as it is with a message of which most entries are zeros that were small numbers, a guess shrinks. Compared
+    on the kept entries alone, it may have large ones elsewhere, which would have been sent. So entries of a guess are
+    compared where the message has any, and where they are larger than the smallest that was sent.
+
+    Args:
+        sent: the message.
+        least: magnitude above which an entry is sent, for each tensor.
 
     Example:
-        >>> Kept({"w": torch.tensor([0.0, 3.0])}).on_update({"w": torch.tensor([5.0, 1.0])}, None)
-        {'w': tensor([0., 1.])}
+        >>> seen = Kept({"w": torch.tensor([0.0, 0.0, 3.0])}, {"w": torch.tensor(3.0)})
+        >>> seen.on_update({"w": torch.tensor([2.0, 5.0, 1.0])}, None)
+        {'w': tensor([0., 5., 1.])}
     """
 
     name: ClassVar[str] = "kept"
 
     sent: dict[str, Tensor]
+    least: dict[str, Tensor]
 
     def on_update(self, update: dict[str, Tensor], rng: Stream | None) -> dict[str, Tensor]:
-        """Zero what is zero in the message."""
-        return {name: u * (self.sent[name] != 0) for name, u in update.items()}
+        """Zero what is zero in the message and small enough for that."""
+        return {
+            name: u * ((self.sent[name] != 0) | (u.detach().abs() > self.least[name])) for name, u in update.items()
+        }

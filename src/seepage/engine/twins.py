@@ -146,6 +146,7 @@ class Drawing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.rng: torch.Generator | None = None
+        self.fresh: dict[str, Tensor] = {}  # as in `PureBatchNorm`
 
 
 class PureDropout(Drawing):
@@ -225,10 +226,10 @@ def plain_attention() -> Iterator[None]:
 
 
 def fresh_statistics(module: nn.Module) -> dict[str, Tensor]:
-    """The running statistics that the last forward pass of a purified module would have written."""
+    """The buffers, such as running statistics, that the last forward pass of a purified module would have written."""
     fresh = {}
     for path, layer in module.named_modules():
-        if isinstance(layer, PureBatchNorm) and layer.fresh:
+        if isinstance(layer, PureBatchNorm | Drawing) and layer.fresh:
             fresh.update({f"{path}.{name}" if path else name: value for name, value in layer.fresh.items()})
             layer.fresh = {}  # a tensor of a finished transformation must not outlive it
     return fresh

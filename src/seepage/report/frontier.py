@@ -1,0 +1,304 @@
+"""The frontier between leakage and accuracy as one page, one picture and one table for machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from seepage.audit.frontier import Point, as_frame, cheapest
+from seepage.metrics.intervals import Interval
+from seepage.metrics.registry import METRICS
+from seepage.report import words
+from seepage.report.charts import Chart, Mark, Series, frontier, ticks
+
+__all__ = ["print_frontier", "sentence", "write_frontier"]
+
+WIDTH, HEIGHT = 760, 420
+LEFT, RIGHT, TOP, BOTTOM = 56, 20, 14, 46
+
+# The colours of the report, and of charts that leave it.
+STYLE = """
+:root { color-scheme: light dark; --page: #f6f7f6; --card: #ffffff; --ink: #1b2429; --soft: #5a676e; --rule: #dde3e3;
+--accent: #0d6470; --leak: #b3301f; --leak-soft: #fbebe7; --calm: #20694a; --calm-soft: #e7f3ec; --warn: #7d5700;
+--warn-soft: #fbf2dc; --s0: #1b2429; --s1: #0d7285; --s2: #c2501c; --s3: #5d4fb3; --s4: #2d7d3f; --s5: #a8326e;
+--s6: #8a6a00; }
+@media screen and (prefers-color-scheme: dark) { :root { --page: #11171a; --card: #192125; --ink: #e3eaec;
+--soft: #9aa9b0; --rule: #2c373c; --accent: #63bccb; --leak: #f08a76; --leak-soft: #3a211d; --calm: #74cda0;
+--calm-soft: #1a3127; --warn: #e2b75a; --warn-soft: #352b14; --s0: #e3eaec; --s1: #56c2d6; --s2: #f0935c; --s3: #a99df0;
+--s4: #7ccb8a; --s5: #ea88b8; --s6: #d9b64c; } }
+.chart { width: 100%; max-width: 860px; height: auto; font: 12px system-ui, "Liberation Sans", Arial, sans-serif; }
+.chart text { fill: var(--soft); } .grid { stroke: var(--rule); } .axis { stroke: var(--soft); }
+.line, .bars, .frontier, .promise { fill: none; } .line { stroke: currentColor; stroke-width: 1.6; opacity: .75; }
+.bars { stroke: currentColor; opacity: .45; }
+.promise { stroke: currentColor; stroke-width: 1.4; stroke-dasharray: 2 3; }
+.frontier { stroke: var(--soft); stroke-dasharray: 6 4; } .mark { fill: currentColor; stroke: var(--card); }
+.s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2); } .s3 { color: var(--s3); }
+.s4 { color: var(--s4); } .s5 { color: var(--s5); } .s6 { color: var(--s6); }
+.d1 .line { stroke-dasharray: 7 3; } .d2 .line { stroke-dasharray: 2 3; }
+"""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        inside = min(max(value, self.low), self.high)
+        return round(self.start + (inside - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+
+
+def write_frontier(
+    folder: Path, name: str, about: str, found: Sequence[Point], metric: str, seeds: int, clients: int
+) -> Path:
+    """Write `frontier.html`, `frontier.csv` and one `frontier-….svg` for each case into the folder.
+
+    Args:
+        folder: where results are.
+        name: of the experiment.
+        about: its sentence.
+        found: the points.
+        metric: what leakage is measured in.
+        seeds: how many.
+        clients: attacked with each strength, over all seeds.
+
+    Returns:
+        The page.
+    """
+    as_frame(found).to_csv(folder / "frontier.csv", index=False)
+    chosen, cases = cheapest(found), []
+    labels = words.distinguished((p.defence, p.settings) for p in found)
+    styles = {defence: i for i, defence in enumerate(dict.fromkeys(p.defence for p in found))}
+    for number, case in enumerate(chosen):
+        here = [p for p in found if p.case == case]
+        chart = _chart(f"{name}: {case}" if len(chosen) > 1 else name, here, metric, styles, labels)
+        suffix = f"-{number}" if len(chosen) > 1 else ""
+        (folder / f"frontier{suffix}.svg").write_text(_picture(chart), encoding="utf-8")
+        cases.append(
+            {
+                "title": case if len(chosen) > 1 else "Leakage against accuracy",
+                "sentence": sentence(here, metric, labels),
+                "chart": chart,
+                "legend": [(style, d) for d, style in styles.items() if d in {p.defence for p in here}],
+                "clients": clients,
+                "bounded": any(p.bound for p in here),
+                "promised": any(math.isfinite(p.epsilon) for p in here),
+                "judged": any(p.verdicts for p in here),
+                "rows": [_row(p, metric, labels[p.defence, p.settings], p == chosen[case]) for p in here],
+            }
+        )
+    page = folder / "frontier.html"
+    scratch = folder / ".frontier.html"
+    text = (
+        _environment()
+        .get_template("frontier.html")
+        .render(
+            name=name,
+            about=about,
+            cases=cases,
+            seeds=seeds,
+            leak_label=_leak_label(metric),
+            about_leak=METRICS[metric].about,
+            any_bound=any(p.bound for p in found),
+            style=Markup(STYLE),  # ours, and not to be escaped
+        )
+    )
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(page)
+    return page
+
+
+def print_frontier(found: Sequence[Point], metric: str) -> None:
+    """The table in a terminal, and what to choose."""
+    console, chosen = Console(highlight=False), cheapest(found)
+    labels = words.distinguished((p.defence, p.settings) for p in found)
+    bounded, promised = any(p.bound for p in found), any(math.isfinite(p.epsilon) for p in found)
+    for case, best in chosen.items():
+        here = [p for p in found if p.case == case]
+        grid = Grid(header_style="bold", title=escape(case) if len(chosen) > 1 else None, title_justify="left")
+        grid.add_column("Defence", overflow="fold")
+        leak = "Came back" if metric == "recovered" else metric
+        columns = [leak, *["At most"] * bounded, "Accuracy", *["ε"] * promised]
+        for title in columns:
+            grid.add_column(title, justify="right", no_wrap=True)
+        for p in here:
+            row = _row(p, metric, labels[p.defence, p.settings], p == best)
+            cells = [
+                f"{row['leak']} {row['leak_bounds']}",
+                *[str(row["bound"])] * bounded,
+                f"{row['accuracy']} {row['accuracy_bounds']}",
+                *[str(row["epsilon"])] * promised,
+            ]
+            grid.add_row(*map(escape, (str(row["defence"]), *cells)), style="bold green" if row["chosen"] else None)
+        console.print(grid)
+        if told := sentence(here, metric, labels):
+            console.print(f"[bold]{escape(told)}[/bold]")
+
+
+def sentence(found: Sequence[Point], metric: str, labels: dict[tuple[str, str], str]) -> str:
+    """What to choose, where there is a policy."""
+    if not any(p.verdicts for p in found):
+        return ""
+    best = next(iter(cheapest(found).values()))
+    if best is None:
+        unmeasured = any(verdict.outcome == "unmeasured" for p in found for verdict in p.verdicts)
+        return (
+            "No setting is known to keep the policy: a limit could not be measured."
+            if unmeasured
+            else ("No setting that was tried keeps the policy.")
+        )
+    plain = next((p for p in found if p.defence == "none"), None)
+    cost = (
+        ""
+        if plain is None or plain is best
+        else (f", {words.decimal(100 * (plain.accuracy.mean - best.accuracy.mean))} points below no defence")
+    )
+    leak = f"{_leak_label(metric)} {_shown(best.leak.mean, metric)}"
+    name = "no defence" if best.defence == "none" else labels[best.defence, best.settings]
+    return (
+        f"The cheapest setting within the policy is {name}: accuracy {words.percent(best.accuracy.mean, 1)}{cost}; "
+        f"{leak[0].lower()}{leak[1:]}{_unsure(best)}."
+    )
+
+
+def _unsure(best: Point) -> str:
+    """Where the interval of the leakage reaches beyond the limit, the reader should know."""
+    for verdict in best.verdicts:
+        limit = verdict.limit
+        above = limit.at_most is not None and best.leak.high > limit.at_most
+        if limit.metric == "recovered" and limit.statistic == "mean" and above:
+            return f", though its interval reaches {words.percent(best.leak.high)}: attack more clients to be sure"
+    return ""
+
+
+def _row(point: Point, metric: str, label: str, chosen: bool) -> dict[str, object]:
+    return {
+        "defence": "no defence" if point.defence == "none" else label,
+        "leak": _shown(point.leak.mean, metric),
+        "leak_bounds": _interval(point.leak, metric),
+        "by": f"{point.attack}, {point.threat}",
+        "bound": words.DASH if point.bound is None else words.percent(point.bound.most),
+        "prior": "" if point.bound is None else words.percent(point.bound.prior),
+        "accuracy": words.percent(point.accuracy.mean, 1),
+        "accuracy_bounds": _interval(point.accuracy, "recovered"),
+        "epsilon": f"{point.epsilon:.3g}" if math.isfinite(point.epsilon) else words.DASH,
+        "kilobytes": words.decimal(point.wire_bytes / 1000),
+        "verdicts": [(verdict.outcome, verdict.why) for verdict in point.verdicts],
+        "chosen": chosen,
+    }
+
+
+def _is_share(metric: str) -> bool:
+    return METRICS[metric].unit == "share"
+
+
+def _leak_label(metric: str) -> str:
+    unit = METRICS[metric].unit
+    said = {"recovered": "Images that came back", "psnr": "Likeness", "label_accuracy": "Labels that were found"}
+    return said.get(metric, metric) + ("" if _is_share(metric) or not unit else f", {unit}")
+
+
+def _shown(value: float, metric: str) -> str:
+    return words.percent(value) if _is_share(metric) else words.decimal(value, 2)
+
+
+def _interval(interval: Interval, metric: str, digits: int = 0) -> str:
+    if math.isnan(interval.low):
+        return ""
+    if not _is_share(metric):
+        return words.between(interval, 2)
+    return f"[{words.decimal(100 * interval.low, digits)}, {words.decimal(100 * interval.high, digits)}]"
+
+
+def _chart(
+    title: str,
+    found: Sequence[Point],
+    metric: str,
+    styles: dict[str, int],
+    labels: dict[tuple[str, str], str],
+) -> Chart:
+    """Leakage to the right, accuracy upwards; the strengths of one defence are joined, and bounds are drawn dotted."""
+    scale = 100.0 if _is_share(metric) else 1.0
+    leaks = [scale * end for p in found for end in _ends(p.leak)]
+    accuracies = [100 * end for p in found for end in _ends(p.accuracy)]
+    x_ticks = [0.0, 20.0, 40.0, 60.0, 80.0, 100.0] if _is_share(metric) else ticks(min(leaks), max(leaks))
+    y_ticks = [t for t in ticks(min(accuracies), max(accuracies)) if t <= 100 or max(accuracies) > 100]
+    x_at = _Axis(x_ticks[0], x_ticks[-1], LEFT + 12, WIDTH - RIGHT - 12)
+    y_at = _Axis(y_ticks[0], max(y_ticks[-1], max(accuracies)), HEIGHT - BOTTOM, TOP)
+    series = []
+    for defence, style in styles.items():
+        marks, bars, promises = [], "", ""
+        for p in (p for p in found if p.defence == defence):
+            x, y = x_at(scale * p.leak.mean), y_at(100 * p.accuracy.mean)
+            ends = [x_at(scale * end) for end in _ends(p.leak)[1:]], [y_at(100 * end) for end in _ends(p.accuracy)[1:]]
+            bars += f"M{ends[0][0]} {y}H{ends[0][1]}" if ends[0] else ""
+            bars += f"M{x} {ends[1][0]}V{ends[1][1]}" if ends[1] else ""
+            if p.bound is not None:
+                promises += f"M{x} {y}H{x_at(100 * p.bound.most)}m0 -5v10"
+            marks.append(Mark(x, y, _words(p, metric, labels[p.defence, p.settings])))
+        line = "M" + "L".join(f"{m.x} {m.y}" for m in marks) if len(marks) > 1 else ""
+        series.append(Series(style, defence, tuple(marks), line, bars, promises))
+    direction = 1 if METRICS[metric].higher_is_more_leakage else -1
+    edge = frontier((direction * p.leak.mean, p.accuracy.mean) for p in found)
+    path = "M" + "L".join(f"{x_at(scale * direction * x)} {y_at(100 * y)}" for x, y in edge) if len(edge) > 1 else ""
+    return Chart(
+        title,
+        _leak_label(metric) + (", %" if _is_share(metric) else ""),
+        "accuracy, %",
+        tuple((x_at(t), f"{t:g}") for t in x_ticks),
+        tuple((y_at(t), f"{t:g}") for t in y_ticks),
+        tuple(series),
+        path,
+        WIDTH,
+        HEIGHT,
+        LEFT,
+        WIDTH - RIGHT,
+        TOP,
+        HEIGHT - BOTTOM,
+    )
+
+
+def _words(point: Point, metric: str, label: str) -> str:
+    proven = "" if point.bound is None else f", provably at most {words.percent(point.bound.most)}"
+    return (
+        f"{label}: {_leak_label(metric)} {_shown(point.leak.mean, metric)} {_interval(point.leak, metric)}{proven}; "
+        f"accuracy {words.percent(point.accuracy.mean, 1)} {_interval(point.accuracy, 'recovered', 1)}"
+    )
+
+
+def _ends(interval: Interval) -> list[float]:
+    return [interval.mean, *(end for end in (interval.low, interval.high) if not math.isnan(end))]
+
+
+def _picture(chart: Chart) -> str:
+    """The chart as a file of its own."""
+    drawn = str(_environment().get_template("charts.html").module.draw(chart))  # type: ignore[attr-defined]
+    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
+        "<title>", f"<style>{STYLE} svg {{ background: var(--card); }}</style><title>", 1
+    )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    def packaged(name: str) -> str:
+        return (resources.files("seepage.report") / name).read_text(encoding="utf-8")
+
+    return jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.DictLoader({name: packaged(name) for name in ("frontier.html", "charts.html")}),
+    )
