@@ -3,9 +3,9 @@
     python benchmarks/local_model.py --rounds 20
     python benchmarks/local_model.py --rounds 1000 --skip-plain
 
-Prints seconds per round, on the clock and of the processor, and what 1000 rounds take at that pace, beside a plain
-PyTorch loop over clients in the same run. Rounds of all are played in turn, so that what else the machine does falls
-on all of them. Not a test.
+Prints seconds per round (median), on the clock and of the processor, and what 1000 rounds take at that pace, beside a
+plain PyTorch loop over clients in the same run. Rounds of all are played in turn, so that what else the machine does
+falls on all of them. Not a test.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import platform
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import nn
@@ -72,7 +73,7 @@ def main() -> None:
         for name, together in (("together", True), ("one by one", False))
     }
     module = copy.deepcopy(task.module)
-    spent = {name: [0.0, 0.0] for name in (*ways, "plain PyTorch loop")}
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in (*ways, "plain PyTorch loop")}
     for number in range(options.rounds + 1):
         for name in spent:
             if options.skip_plain and name != "together":
@@ -83,12 +84,11 @@ def main() -> None:
             else:
                 plain_round(module, held)
             if number:  # the first round warms up
-                spent[name][0] += time.perf_counter() - began[0]
-                spent[name][1] += time.process_time() - began[1]
+                spent[name].append((time.perf_counter() - began[0], time.process_time() - began[1]))
     print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, {options.threads} threads")
     for name, measured in spent.items():
-        if any(measured):
-            clock, processor = (seconds / options.rounds for seconds in measured)
+        if measured:
+            clock, processor = (median(seconds) for seconds in zip(*measured, strict=True))
             print(
                 f"{name:20s} {clock:.3f} s a round, {clock * 1000 / 60:.1f} min for 1000 rounds of 10 clients; "
                 f"of the processor {processor:.3f} s and {processor * 1000 / 60:.1f} min"

@@ -11,25 +11,30 @@ from torch import Tensor, nn
 from common.nets import numbers, seeded
 from seepage.attacks import AttributeGradient, AttributeInversion, AttributeModel
 from seepage.capture import Capture, Secret
+from seepage.defences import ClipExamples, Defence, DpSgd, NoDefence
 from seepage.finding import NotApplicable
 from seepage.recipe import SGD, Adam, Recipe
 from seepage.rounds import Federation, join_rounds, play
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
 from seepage.task import Task
-from seepage.threat import THREATS, NotKnown, Sensitive, Setting, ThreatModel, View, observe
+from seepage.threat import THREATS, Fact, NotKnown, Sensitive, Setting, ThreatModel, View, observe
 
 RNG = Stream.from_seed(0)
 FULL = Recipe(SGD(0.05))
 BATCHES = Recipe(SGD(0.02), batch_size=16)  # of 40 records: 16, 16 and 8
 BINARY = Sensitive("s", slice(5, 6), torch.tensor([[0.0], [1.0]]))
+AGE = Sensitive("age", slice(5, 6), torch.tensor([[-1.0], [1.0]]), numeric=True)
 COLOUR = Sensitive("colour", slice(5, 8), torch.eye(3))
 
 
 def table(sensitive: Sensitive, seed: int, n: int = 40) -> Examples:
     draw = torch.Generator().manual_seed(seed)
-    value = torch.randint(len(sensitive.values), (n,), generator=draw)
-    x = torch.cat([numbers(n, 5, seed=seed), sensitive.values[value].double()], 1)
+    if sensitive.numeric:
+        value = torch.randn(n, generator=draw)
+    else:
+        value = torch.randint(len(sensitive.values), (n,), generator=draw)
+    x = torch.cat([numbers(n, 5, seed=seed), sensitive.write(value).double()], 1)
     return Examples(x, (x.sum(1) > 0.5).long())
 
 
@@ -45,14 +50,17 @@ def attacked(
     rounds: int = 4,
     norm: bool = False,
     threat: ThreatModel = THREATS["column-aware-server"],
+    defence: Defence | None = None,
 ) -> tuple[View, Tensor]:
     """What the attacker sees of two clients, and the column that they have."""
     task = network(sensitive.features.stop, norm)
     clients = [table(sensitive, seed) for seed in (1, 2)]
-    played = list(play(task, clients, recipe, Federation(rounds), RNG))
+    defence = defence or NoDefence()
+    played = list(play(task, clients, recipe, Federation(rounds), RNG, defence=defence))
     captures: list[Capture] = join_rounds([c for r in played for c in r.captures])
     secrets: tuple[Secret, ...] = played[-1].secrets
-    view = observe(list(zip(captures, secrets, strict=True)), Setting(task, recipe, sensitive=sensitive), threat)
+    setting = Setting(task, recipe, defence, sensitive=sensitive)
+    view = observe(list(zip(captures, secrets, strict=True)), setting, threat)
     return view, torch.stack([sensitive.read(c.x) for c in clients])
 
 
@@ -69,6 +77,13 @@ def test_one_full_batch_gives_the_column_away(recipe: Recipe, sensitive: Sensiti
     assert accuracy(AttributeInversion(noise=1e-6), view, truth) == 1.0
 
 
+def test_one_full_batch_gives_numbers_away() -> None:
+    view, truth = attacked(FULL, AGE, rounds=1)
+    found = AttributeInversion(passes=30)(view, RNG).attributes
+    assert found is not None
+    assert float((found - truth).abs().median()) < 0.1  # of a deviation, where the mean is off by 0.7
+
+
 def test_unknown_batches_are_told_apart_by_several_rounds() -> None:
     view, truth = attacked(BATCHES, rounds=8)
     assert accuracy(AttributeInversion(rounds=8, passes=3), view, truth) > 0.9
@@ -77,6 +92,24 @@ def test_unknown_batches_are_told_apart_by_several_rounds() -> None:
 def test_several_epochs_are_right_to_second_order() -> None:
     view, truth = attacked(Recipe(SGD(0.01), epochs=5), rounds=2)
     assert accuracy(AttributeInversion(noise=1e-5), view, truth) > 0.95
+
+
+def test_who_knows_that_gradients_are_clipped_clips_them_too() -> None:
+    knowing = ThreatModel("knowing", THREATS["column-aware-server"].facts | {Fact.DEFENCE})
+    clip = ClipExamples(0.3)
+    view, truth = attacked(FULL, rounds=1, threat=knowing, defence=clip)
+    assert accuracy(AttributeInversion(noise=1e-6), view, truth) == 1.0
+    unaware, truth = attacked(FULL, rounds=1, defence=clip)
+    assert accuracy(AttributeInversion(noise=1e-6), unaware, truth) < 0.9
+
+
+def test_noise_that_clients_add_is_measured_and_allowed_for() -> None:
+    knowing = ThreatModel("knowing", THREATS["column-aware-server"].facts | {Fact.DEFENCE})
+    view, truth = attacked(FULL, rounds=5, threat=knowing, defence=DpSgd(0.3, 1.0))
+    measured = accuracy(AttributeInversion(noise=1e-6, measured=True), view, truth)
+    assert measured > accuracy(AttributeInversion(noise=1e-6), view, truth)
+    majority = truth.double().mean(1)
+    assert measured > float(torch.maximum(majority, 1 - majority).mean())
 
 
 def test_batch_statistics_that_stay_with_the_client_do_not_hide_the_column() -> None:

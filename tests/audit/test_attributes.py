@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ def census() -> Dataset:
     return Dataset(
         "census", DataSpec((6,), 2), half, half[:20], owner, ("poor", "rich"), "CC0", "here", columns=columns
     )
+
+
+def coloured() -> Dataset:
+    """The same with a third column of three colours."""
+    base = census()
+    draw = torch.Generator().manual_seed(1)
+    colours = torch.eye(3)[torch.randint(3, (60,), generator=draw)]
+    half = Examples(torch.cat([base.train.x, colours], 1), base.train.y)
+    column = Column("colour", 6, 9, "categorical", ("red", "green", "blue"))
+    spec = replace(base.spec, shape=(9,))
+    return replace(base, spec=spec, train=half, test=half[:20], columns=(*base.columns, column))
 
 
 def audit(**changed):
@@ -81,6 +93,25 @@ def test_an_audit_leaves_rows_about_the_column(tmp_path: Path) -> None:
     assert set(rows["diagnosis"]) == {"recovered"}
 
 
+@pytest.mark.parametrize("data", ["binary_10", "binary_10_clear"])
+def test_a_model_of_least_squares_gives_away_what_proposition_4_says_at_least(data: str, tmp_path: Path) -> None:
+    experiment = audit(
+        data={"name": f"seepage.data.regression:{data}", "dtype": "float64", "sensitive": "x1"},
+        clients={"count": 10},
+        model={"name": "linear", "options": {"bias": False}},
+        recipe={"optimiser": {"kind": "SGD", "lr": 0.05}, "epochs": 5, "sends": "weights"},
+        federation={"rounds": 60, "per_round": 4},
+        watch={"since": 0, "round": 59},
+        attack=[{"name": "attribute-model", "model": "exact"}],
+    )
+    rows = perform(experiment, tmp_path).read()
+    bound, best = of(rows, "attribute_accuracy_bound"), of(rows, "attribute_accuracy_of_optimum")
+    assert all(least <= share for least, share in zip(bound, best, strict=True))
+    assert of(rows, "attribute_accuracy") == pytest.approx(best)  # Proposition 1: the model is the client's own
+    if data == "binary_10_clear":
+        assert min(bound) > 0.98
+
+
 def test_an_audit_compares_clients_of_different_size(tmp_path: Path) -> None:
     experiment = audit(attack=[{"name": "source-inversion"}], threat=["source-seeking-server"])
     rows = perform(experiment, tmp_path).read()
@@ -102,11 +133,63 @@ def test_models_trained_on_the_recovered_column_are_the_clients_own(tmp_path: Pa
     assert accuracy["recovered"] == pytest.approx(sum(of(rows, "model_accuracy_of_optimum")) / 9)
 
 
-@pytest.mark.parametrize(("name", "words"), [("number 1", "a column of categories"), ("age", "one of the columns")])
-def test_a_column_that_cannot_be_sensitive_is_refused(name: str, words: str, tmp_path: Path) -> None:
-    experiment = audit(
-        attack=[{"name": "attribute-inversion"}],
-        data={"name": "audit.test_attributes:census", "sensitive": name},
+def test_a_number_is_found_where_it_is_near() -> None:
+    age = Sensitive("age", slice(1, 2), torch.tensor([[-1.0], [1.0]]), numeric=True)
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.15], [1.0, 0.3], [2.0, 5.0]])
+    secret = Secret("ada", Examples(x, torch.zeros(4).long()))
+    values = {s.metric: s.value for s in attribute_scores(torch.tensor([0.05, 0.15, 0.5, 4.95]), secret, age)}
+    # Within 0.1: one answer finds at most two of the first three, and no public column tells these apart.
+    assert values == pytest.approx(
+        {"attribute_accuracy": 0.75, "attribute_accuracy_of_majority": 0.5, "attribute_ceiling": 0.75}
     )
-    with pytest.raises(SpecError, match=rf"data.sensitive: expected {words}"):
-        perform(experiment, tmp_path)
+
+
+def test_an_audit_finds_numbers(tmp_path: Path) -> None:
+    data = {"name": "audit.test_attributes:census", "sensitive": "number 1"}
+    attacks = [
+        {"name": "attribute-inversion", "preset": "numbers"},
+        {"name": "attribute-model"},
+        {"name": "attribute-gradient"},
+        {"name": "stand-in", "model": "recovered"},
+    ]
+    rows = perform(audit(attack=attacks, data=data), tmp_path).read()
+    found = rows[rows["metric"] == "attribute_accuracy"].groupby("attack")["value"].mean()
+    assert found["attribute-inversion"] > 0.5 > found["attribute-model"]
+    assert max(of(rows, "attribute_accuracy_of_majority")) < 0.3
+    assert rows[rows["attack"] == "attribute-gradient"]["outcome"].str.contains("got one of numbers").all()
+    assert (rows["attack"] == "stand-in").any()
+
+
+def test_columns_that_the_attacker_lacks_are_solved_for_too(tmp_path: Path) -> None:
+    data = {"name": "audit.test_attributes:coloured", "sensitive": "sex", "missing": ["colour"]}
+    attack = [{"name": "attribute-inversion", "passes": 4}]
+    rows = perform(audit(attack=attack, data=data), tmp_path).read()
+    assert min(of(rows, "attribute_accuracy")) > 0.9 > 0.7 > min(of(rows, "attribute_accuracy_of_majority"))
+
+
+def test_too_many_combinations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seepage.attacks.attribute_inversion.MOST_ROWS", 100)
+    data = {"name": "audit.test_attributes:coloured", "sensitive": "sex", "missing": ["colour"]}
+    rows = perform(audit(attack=[{"name": "attribute-inversion"}], data=data), tmp_path).read()
+    refused = rows[rows["metric"] == "none"]["outcome"]
+    assert refused.str.contains("6 combinations of .'sex', 'colour'. for each of 24 records; grant more columns").all()
+    assert len(of(rows, "attribute_accuracy")) == 1  # of the client with 12 records
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"sensitive": "age"}, "data.sensitive: expected one of the columns"),
+        ({"sensitive": "sex", "missing": ["age"]}, "data.missing: expected one of the columns"),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused(wrong, words: str, tmp_path: Path) -> None:
+    data = {"name": "audit.test_attributes:census", **wrong}
+    with pytest.raises(SpecError, match=words):
+        perform(audit(attack=[{"name": "attribute-inversion"}], data=data), tmp_path)
+
+
+@pytest.mark.parametrize("data", [{"missing": ["sex"]}, {"sensitive": "sex", "missing": ["sex"]}])
+def test_what_is_missing_is_beside_what_is_sensitive(data) -> None:
+    with pytest.raises(SpecError, match="beside the `sensitive` one"):
+        audit(data=data)

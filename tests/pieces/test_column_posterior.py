@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from common.nets import numbers
-from seepage.pieces.column_posterior import ColumnPosterior, Visits, evidence
+from seepage.pieces.column_posterior import ColumnPosterior, NumberPosterior, Visits, added_variance, evidence
 from seepage.recipe import Recipe
 
 
@@ -62,7 +62,7 @@ def test_full_batches_give_the_column_exactly(values: int) -> None:
     posterior = ColumnPosterior(values, n, rows)
     posterior.add(rows @ rows.T, rows @ update, visits, 1e-6)
     posterior.close_pass()
-    assert posterior.belief.argmax(0).equal(truth)
+    assert posterior.answer(values).equal(truth)
     assert float(posterior.belief[truth, torch.arange(n)].min()) > 0.95
     torch.testing.assert_close(posterior.belief.sum(0), torch.ones(n, dtype=torch.float64))
 
@@ -71,3 +71,35 @@ def test_without_evidence_every_value_stays_as_likely_as_another() -> None:
     posterior = ColumnPosterior(3, 5, torch.zeros(1, dtype=torch.float64))
     posterior.close_pass()
     torch.testing.assert_close(posterior.belief, torch.full((3, 5), 1 / 3, dtype=torch.float64))
+
+
+def test_noise_outside_of_the_span_of_records_has_its_variance_measured() -> None:
+    n, d, deviation = 5, 20_000, 0.3
+    gradients = numbers(2 * n, d)
+    update = gradients[:n].sum(0) / 7 + deviation * numbers(d, seed=1)
+    found = added_variance(gradients @ gradients.T, gradients @ update, float(update @ update), d)
+    assert found == pytest.approx(deviation**2, rel=0.05)
+    still = gradients[:n].sum(0)
+    nothing = added_variance(gradients @ gradients.T, gradients @ still, float(still @ still), d)
+    assert nothing < 1e-6 * float(still @ still)
+
+
+@pytest.mark.parametrize("bent", [0.0, 0.05])
+def test_full_batches_give_numbers_exactly_where_gradients_are_straight_and_nearly_where_they_bend(bent: float) -> None:
+    n, d, passes = 6, 60, 12
+    visits = Visits.of(Recipe(), n)
+    base, slope, bend = (numbers(n, d, seed=seed) for seed in (1, 2, 3))
+
+    def gradients(value: torch.Tensor) -> torch.Tensor:
+        return base + value * slope + bent * value**2 * bend
+
+    truth = numbers(n, seed=4)
+    update = gradients(truth[:, None]).mean(0)
+    values = torch.tensor([[-1.0], [1.0]])
+    posterior = NumberPosterior(values, n, base, passes)
+    for _ in range(passes):
+        _, both = posterior.tables(gradients, values)
+        rows = torch.cat(both)
+        posterior.add(rows @ rows.T, rows @ update, visits, 1e-9)
+        posterior.close_pass()
+    torch.testing.assert_close(posterior.answer(1), truth, rtol=0, atol=1e-4 if bent == 0 else 0.01)

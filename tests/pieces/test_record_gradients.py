@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from common.nets import numbers
+from seepage.defences.clip import clipped
 from seepage.finding import NotApplicable
 from seepage.pieces.record_gradients import record_gradients
 from seepage.spec import DataSpec
@@ -36,6 +37,14 @@ def test_products_are_those_of_single_gradients(bias: bool) -> None:
     direction = {name: numbers(*p.shape, seed=3) for name, p in net.params.items()}
     flat = torch.cat([d.flatten() for d in direction.values()])
     torch.testing.assert_close(factors.along(direction), rows @ flat)
+
+
+@pytest.mark.parametrize("norm", [0.2, 100.0])
+def test_clipped_products_are_those_of_clipped_gradients(norm: float) -> None:
+    net = task()
+    factors = record_gradients(net, net.params, COMPANY, CANDIDATES, Y).clipped(norm)
+    rows = [clipped(gradient_of(net, x, y), norm) for c in CANDIDATES for x, y in zip(c, Y, strict=True)]
+    torch.testing.assert_close(factors.products(), torch.stack(rows) @ torch.stack(rows).T)
 
 
 def test_records_in_the_company_of_their_batch_add_up_to_its_gradient_through_batch_norm() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from seepage.attacks.base import check_needs
 from seepage.engine.minimise import Solution, minimise
 from seepage.engine.optimisers import adam
-from seepage.finding import Finding
+from seepage.finding import Finding, NotApplicable
 from seepage.pieces.record_gradients import record_gradients
 from seepage.pieces.spans import spread_rounds
 from seepage.streams import Stream
@@ -53,6 +53,8 @@ class AttributeGradient:
     def __call__(self, view: View, rng: Stream) -> Finding:
         """Attack all clients of the view, one after another."""
         check_needs(self, view)
+        if view.records.sensitive.numeric:
+            raise NotApplicable("expected a column with a few values to weigh against each other, got one of numbers")
         found = [self._column(view, i) for i in range(len(view.clients))]
         return Finding(
             attributes=torch.stack([one.x[0, 0].argmax(0) for one in found]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -17,15 +18,17 @@ from torch import Tensor
 from seepage.attacks.base import check_needs
 from seepage.engine.precision import arithmetic
 from seepage.finding import Finding, NotApplicable
-from seepage.pieces.column_posterior import ColumnPosterior, Visits
+from seepage.pieces.column_posterior import ColumnPosterior, NumberPosterior, Visits, added_variance
 from seepage.pieces.record_gradients import record_gradients
 from seepage.pieces.spans import spread_rounds
 from seepage.recipe import SGD, Recipe
 from seepage.streams import Stream
 from seepage.task import Params
-from seepage.threat import Fact, Seen, View
+from seepage.threat import Fact, Seen, Sensitive, View
 
 __all__ = ["AttributeInversion"]
+
+MOST_ROWS = 10_000  # whose products with each other are held, where columns are missing
 
 
 @dataclass(frozen=True)
@@ -39,18 +42,30 @@ class AttributeInversion:
         rounds: how many of the rounds seen to use, evenly spaced; each takes a product of matrices with as many rows
             as records.
         passes: over these rounds; from the second on the weights of records are told apart with what is known by then.
+            A column of numbers takes many.
         noise: variance that the sum of gradients leaves open in each direction, over that of one record's part: for
-            rounding, for what several steps bend, and for noise that a client adds.
+            rounding, and for what several steps bend.
+        measured: add to it what updates have outside of the span of all records' gradients: noise of the clients.
+
+    Note:
+        Columns that are missing beside the sensitive one are solved for together with it, every combination of their
+        values as one value; a missing number has seven, by whole deviations. Who knows that clients clip the gradient
+        of each example (the fact `defence`) clips those of the records too.
     """
 
     name: ClassVar[str] = "attribute-inversion"
     needs: ClassVar[frozenset[Fact]] = frozenset({Fact.PUBLIC_COLUMNS, Fact.RECIPE})
     # In train mode the values of all records move the statistics of each, and with them its gradient: small steps.
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"batch_norm": {"noise": 0.1, "passes": 20}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "batch_norm": {"noise": 0.1, "passes": 20},
+        "noisy": {"measured": True},
+        "numbers": {"passes": 30, "rounds": 2},
+    }
 
     rounds: int = 5
     passes: int = 2
     noise: float = 1e-3
+    measured: bool = False
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.passes < 1:
@@ -67,21 +82,37 @@ class AttributeInversion:
 
     def _column(self, view: View, client: int) -> Tensor:
         records, recipe = view.records, view.recipe
-        y, values = records.y[client], records.sensitive.values
-        candidates = [records.filled(client, value) for value in values]
-        visits = Visits.of(recipe, len(y))
-        posterior = ColumnPosterior(len(values), len(y), candidates[0])
+        y, sensitive = records.y[client], records.sensitive
+        visits, values = Visits.of(recipe, len(y)), sensitive.values
+        if sensitive.numeric:
+            posterior: ColumnPosterior | NumberPosterior = NumberPosterior(values, len(y), records.x, self.passes)
+        else:
+            values = sensitive.combinations
+            _check_rows(len(values), len(y), sensitive)
+            posterior = ColumnPosterior(len(values), len(y), records.x)
         for _ in range(self.passes):
-            company = records.filled(client, posterior.belief.T @ values.to(candidates[0]))
+            company, candidates = posterior.tables(partial(records.filled, client), values)
             for seen in spread_rounds(view.rounds, self.rounds):
                 middle, gradient = _middle(seen, client, recipe, visits.steps)
                 buffers = {name: b[client] for name, b in seen.buffers.items()}
                 factors = record_gradients(
                     view.task, middle, company, candidates, y, buffers=buffers, train=recipe.train
                 )
-                posterior.add(factors.products(), factors.along(gradient), visits, self.noise)
+                factors = factors.clipped(view.assumed_defence.example_norm)
+                products, along = factors.products(), factors.along(gradient)
+                added = added_variance(products, along, *_size(gradient)) if self.measured else 0.0
+                posterior.add(products, along, visits, self.noise, added)
             posterior.close_pass()
-        return posterior.belief.argmax(0)
+        return posterior.answer(len(sensitive.values))
+
+
+def _check_rows(combinations: int, n: int, sensitive: Sensitive) -> None:
+    if sensitive.missing and combinations * n > MOST_ROWS:
+        raise NotApplicable(
+            f"expected at most {MOST_ROWS} gradients to tell apart, got {combinations} combinations of "
+            f"{[sensitive.name, *(column.name for column in sensitive.missing)]} for each of {n} records; "
+            "grant more columns"
+        )
 
 
 def _check_steps(recipe: Recipe) -> None:
@@ -93,6 +124,11 @@ def _check_steps(recipe: Recipe) -> None:
             f"expected clients that take plain steps along gradients, got {optimiser}: their updates are no weighted "
             "sum of the records' gradients"
         )
+
+
+def _size(gradient: Params) -> tuple[float, int]:
+    """Sum of squares and number of entries."""
+    return sum(float((g.double() ** 2).sum()) for g in gradient.values()), sum(g.numel() for g in gradient.values())
 
 
 def _middle(seen: Seen, client: int, recipe: Recipe, steps: int) -> tuple[Params, Params]:

@@ -26,7 +26,7 @@ __all__ = ["AttributeModel", "best_values"]
 
 @dataclass(frozen=True)
 class AttributeModel:
-    """For each record, the value with which a model comes nearest to its label.
+    """For each record, the value with which a model comes nearest to its label; of numbers, one of 61.
 
     Args:
         model: which model stands for the client's own.
@@ -58,9 +58,11 @@ def best_values(task: Task, params: Params, buffers: Params, records: Records, c
     y = records.y[client]
     wanted = y.reshape(len(y), -1) if task.spec.classes is None else one_hot(y, task.spec.classes)
     errors = []
-    for value in records.sensitive.values:
+    choices = records.sensitive.choices
+    for value in choices:
         with torch.no_grad():
             out, _ = task.forward(params, records.filled(client, value), buffers=buffers, train=train)
         said = out.reshape(len(y), -1) if task.spec.classes is None else out.softmax(-1)
         errors.append(((said - wanted) ** 2).sum(1))
-    return torch.stack(errors).argmin(0)
+    best = torch.stack(errors).argmin(0)
+    return choices.to(best.device)[best, 0] if records.sensitive.numeric else best

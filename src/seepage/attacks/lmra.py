@@ -14,6 +14,7 @@ import torch
 
 from seepage.attacks.attribute_inversion import AttributeInversion
 from seepage.attacks.base import check_needs
+from seepage.attacks.local_model import LocalModel
 from seepage.finding import Finding, NotApplicable
 from seepage.pieces.lone_training import train_alone
 from seepage.pieces.update_map import UpdateMap
@@ -23,10 +24,10 @@ from seepage.threat import Fact, View
 
 __all__ = ["LMRA", "Guess", "StandIn", "guessed_model"]
 
-Guess: TypeAlias = Literal["global", "last-answer", "lmra", "ignoring", "recovered"]
-"""Which model is taken for a client's own: the last global one, the one that it returned last, that of Algorithm 2, one
-trained on the public columns with the mean of all values in the sensitive one, or one trained on the column that
-`attribute-inversion` recovers."""
+Guess: TypeAlias = Literal["global", "last-answer", "exact", "lmra", "ignoring", "recovered"]
+"""Which model is taken for a client's own: the last global one, the one that it returned last, that of Proposition 1
+for least squares, that of Algorithm 2, one trained on the public columns with the mean of all values in the sensitive
+one, or one trained on the column that `attribute-inversion` recovers."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ def guessed_model(view: View, which: Guess, rng: Stream) -> Params:
 
     Raises:
         NotKnown: for `"ignoring"` and `"recovered"`, where the threat model hides the public columns.
-        NotApplicable: for `"last-answer"`, where clients send gradients.
+        NotApplicable: for `"last-answer"`, where clients send gradients, and for `"exact"`, where it is no least
+            squares or rounds are too few.
     """
     return _GUESSES[which](view, rng)
 
@@ -115,6 +117,12 @@ def _last_answer(view: View, rng: Stream) -> Params:
     if view.kind == "gradient":
         raise NotApplicable("expected clients that return models or updates, got gradients: no model comes back")
     return {name: p - view.update[name] for name, p in view.params.items()}
+
+
+def _exact(view: View, rng: Stream) -> Params:
+    params = LocalModel()(view, rng).params
+    assert params is not None
+    return params
 
 
 def _lmra(view: View, rng: Stream) -> Params:
@@ -133,7 +141,7 @@ def _recovered(view: View, rng: Stream) -> Params:
     records = view.records
     column = AttributeInversion()(view, rng).attributes
     assert column is not None
-    return _trained(view, [records.filled(i, records.sensitive.values[c.cpu()]) for i, c in enumerate(column)])
+    return _trained(view, [records.filled(i, records.sensitive.write(c)) for i, c in enumerate(column)])
 
 
 def _trained(view: View, tables: list[torch.Tensor]) -> Params:
@@ -155,6 +163,7 @@ def _trained(view: View, tables: list[torch.Tensor]) -> Params:
 _GUESSES: dict[Guess, Callable[[View, Stream], Params]] = {
     "global": _global,
     "last-answer": _last_answer,
+    "exact": _exact,
     "lmra": _lmra,
     "ignoring": _ignoring,
     "recovered": _recovered,

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.attribute_model import best_values
+from seepage.audit.attributes import attribute_scores
+from seepage.audit.optimum import true_optimum
 from seepage.capture import Capture, Secret
 from seepage.engine.sweep import flatten
 from seepage.metrics.relative import relative_error
 from seepage.metrics.score import Score
 from seepage.metrics.zest import zest_similarity
 from seepage.pieces.lone_training import train_alone
+from seepage.spec import Examples
 from seepage.task import Params, Task
 from seepage.threat import Records, Setting
 
@@ -82,10 +85,29 @@ def optimum_scores(capture: Capture, secret: Secret, setting: Setting) -> list[S
     examples, task = secret.examples, setting.task
     records = Records(setting.sensitive.hidden(examples.x)[None], examples.y[None], setting.sensitive)
     buffers = {**task.buffers, **capture.exchanges[-1].buffers_before}
+    linear = is_least_squares(task)
     alone = own_model(capture, secret, setting)
+    if linear:
+        like = next(iter(alone.values()))
+        alone = {name: p.to(like) for name, p in true_optimum(task, buffers, examples, setting.recipe).items()}
     found = best_values(task, alone, buffers, records, 0, train=setting.recipe.train)
-    share = float((found == setting.sensitive.read(examples.x)).double().mean())
-    return [Score("all", "attribute_accuracy_of_optimum", share)]
+    (share,) = (s.value for s in attribute_scores(found, secret, setting.sensitive) if s.metric == "attribute_accuracy")
+    scores = [Score("all", "attribute_accuracy_of_optimum", share)]
+    if linear and len(setting.sensitive.values) == 2 and not setting.sensitive.numeric:
+        scores.append(Score("all", "attribute_accuracy_bound", _proposition4(task, alone, buffers, examples, setting)))
+    return scores
+
+
+def _proposition4(task: Task, params: Params, buffers: Params, examples: Examples, setting: Setting) -> float:
+    """1 − 4E/θ[s]²: who has a model of least squares errs in no more records than its squared error E allows."""
+    assert setting.sensitive is not None
+    records = Records(setting.sensitive.hidden(examples.x)[None], examples.y[None], setting.sensitive)
+    no, yes, truth = (
+        task.forward(params, x, buffers=buffers)[0].flatten().double()
+        for x in (*(records.filled(0, value) for value in setting.sensitive.values), examples.x)
+    )
+    error = (truth - examples.y.flatten()).square().mean()
+    return float(1 - 4 * error / (yes - no).square().mean())
 
 
 def own_model(capture: Capture, secret: Secret, setting: Setting) -> Params:

@@ -16,7 +16,7 @@ from seepage.data.tabular import Encoding
 from seepage.spec import Examples
 from seepage.streams import Stream
 
-__all__ = ["leaf_synthetic"]
+__all__ = ["leaf_synthetic", "leaf_synthetic_40", "leaf_synthetic_100"]
 
 SENSITIVE = "x1"
 COEFFICIENTS, LABELS = 0.1, 0.1  # deviations of a client's coefficients from its cluster's, and of what labels add
@@ -84,3 +84,13 @@ def _table(x: NDArray[np.float64]) -> dict[str, NDArray[np.float64] | NDArray[np
     rows = x.reshape(-1, x.shape[-1])
     numbers = {f"x{j + 1}": rows[:, j] for j in range(1, rows.shape[1])}
     return {SENSITIVE: np.where(rows[:, 0] == 0, "above", "below")} | numbers
+
+
+def leaf_synthetic_40() -> Dataset:
+    """Forty owners."""
+    return leaf_synthetic(owners=40)
+
+
+def leaf_synthetic_100() -> Dataset:
+    """A hundred owners."""
+    return leaf_synthetic(owners=100)

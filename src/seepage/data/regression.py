@@ -9,14 +9,16 @@ import math
 
 import torch
 
-from seepage.data.dataset import Dataset
+from seepage.data.dataset import Column, Dataset
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
 
-__all__ = ["gaussian", "gaussian_10", "gaussian_20", "gaussian_50", "gaussian_200"]
+__all__ = ["binary_10", "binary_10_clear", "gaussian", "gaussian_10", "gaussian_20", "gaussian_50", "gaussian_200"]
 
 
-def gaussian(features: int, *, owners: int = 10, each: int | None = None, noise: float = 0.5) -> Dataset:
+def gaussian(
+    features: int, *, owners: int = 10, each: int | None = None, noise: float = 0.5, binary: bool = False
+) -> Dataset:
     """Rows of Gaussian features with a linear target, in float64, owner by owner.
 
     Every owner scales the features in its own way, and has weights of its own around those that all share: their optima
@@ -27,6 +29,7 @@ def gaussian(features: int, *, owners: int = 10, each: int | None = None, noise:
         owners: who hold rows; as stored, those of one come after those of another.
         each: rows of each; twice as many as features, and at least 40, when absent.
         noise: standard deviation of what the features do not explain; all targets have a deviation around 1.
+        binary: whether the first feature says yes or no, and counts for 1.
 
     Example:
         >>> data = gaussian(5)
@@ -41,6 +44,8 @@ def gaussian(features: int, *, owners: int = 10, each: int | None = None, noise:
         scale = torch.exp(0.3 * (own / "scale").normal(features, dtype=torch.float64))
         weights = (shared + (own / "weights").normal(features, dtype=torch.float64)) / math.sqrt(2 * features)
         x = scale * (own / which / "x").normal(n, features, dtype=torch.float64)
+        if binary:
+            x[:, 0], weights[0] = (x[:, 0] > 0).double(), 1.0
         y = x @ weights + noise * (own / which / "noise").normal(n, dtype=torch.float64)
         return Examples(x, y[:, None])
 
@@ -59,6 +64,12 @@ def gaussian(features: int, *, owners: int = 10, each: int | None = None, noise:
         "CC0",
         "made here",
         whose.repeat_interleave(20),
+        tuple(
+            Column(f"x{i + 1}", i, i + 1, "binary", ("no", "yes"))
+            if binary and i == 0
+            else Column(f"x{i + 1}", i, i + 1, "numeric")
+            for i in range(features)
+        ),
     )
 
 
@@ -80,3 +91,13 @@ def gaussian_50() -> Dataset:
 def gaussian_200() -> Dataset:
     """Two hundred features."""
     return gaussian(200)
+
+
+def binary_10() -> Dataset:
+    """Ten features, of which the first says yes or no."""
+    return gaussian(10, binary=True)
+
+
+def binary_10_clear() -> Dataset:
+    """As `binary_10`, with a tenth of what the features do not explain."""
+    return gaussian(10, binary=True, noise=0.05)

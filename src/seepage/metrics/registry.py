@@ -66,6 +66,14 @@ _MEASURED = (
         "image",
     ),
     Metric(
+        "tag_jaccard",
+        "",
+        True,
+        "Share of the tags that a network gives the guessed or the true image which it gives both: 1 is the same "
+        "tags, 0 is none in common.",
+        "image",
+    ),
+    Metric(
         "recovered",
         "share",
         True,
@@ -223,6 +231,14 @@ _MEASURED = (
         "client",
     ),
     Metric(
+        "attribute_accuracy_bound",
+        "share",
+        True,
+        "What attribute_accuracy_of_optimum is at least, by Proposition 4 of driouich2023; for least squares and a "
+        "column of two values. Below 0 it says nothing.",
+        "client",
+    ),
+    Metric(
         "model_accuracy_of_optimum",
         "share",
         True,
@@ -325,9 +341,9 @@ _MEASURED = (
 )
 
 BASELINE_METRICS = {
-    "constant": ("psnr", "ssim", "recovered", "class_ssim"),
-    "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match", "class_ssim"),
-    "class_mean": ("psnr", "ssim", "recovered", "mae", "exact_match"),
+    "constant": ("psnr", "ssim", "recovered", "class_ssim", "tag_jaccard"),
+    "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match", "class_ssim", "tag_jaccard"),
+    "class_mean": ("psnr", "ssim", "recovered", "mae", "exact_match", "tag_jaccard"),
     "even": ("label_accuracy",),
     "global_model": ("relative_error",),
     "public_texts": ("token_accuracy", "rouge1", "rouge2"),

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from seepage.defences.clip import clip_factor
+from seepage.engine.factors import linear_factors
 from seepage.finding import NotApplicable
 from seepage.task import Params, Task
 
@@ -48,6 +49,16 @@ class Factors:
                 part += 1
             whole.addcmul_(part, delta @ delta.T)
         return whole
+
+    def clipped(self, norm: float | None) -> Factors:
+        """Each row's gradient scaled down to a Euclidean norm of at most `norm`; as they are without one."""
+        if norm is None:
+            return self
+        square = torch.zeros_like(self.entering[0][:, 0])
+        for bias, a, delta in zip(self.biases, self.entering, self.returning, strict=True):
+            square = square + ((a**2).sum(1) + (bias is not None)) * (delta**2).sum(1)
+        scale = clip_factor(square, norm)[:, None]
+        return Factors(self.weights, self.biases, self.entering, tuple(scale * delta for delta in self.returning))
 
     def along(self, direction: Params) -> Tensor:
         """Inner products of the rows' gradients with one vector of parameters, (rows,)."""
@@ -136,32 +147,16 @@ def record_gradients(
     rows = torch.cat([company, *candidates])
     labels = torch.cat([y] * (1 + len(candidates)))
     net = _alone(task.module, len(company) if train else None, train)
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def note(name: str) -> Any:
-        def hook(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-            if given[0].shape[0] == len(rows) and out.dim() == 2:  # else for instance one row per token
-                seen[name] = given[0].detach(), out
-
-        return hook
-
-    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
-    hooks = [layer.register_forward_hook(note(name)) for name, layer in layers.items()]
     held = {**(task.buffers if buffers is None else buffers), **params}
-    with torch.enable_grad():
-        out = functional_call(net, held, (rows.detach().requires_grad_(),))
-        if not seen:
-            raise NotApplicable("expected a module with a linear layer that sees one row per record, got none")
-        loss = task.mean_loss(out, labels) * len(rows)
-        deltas = torch.autograd.grad(loss, [z for _, z in seen.values()])
-    for hook in hooks:
-        hook.remove()
+    seen = linear_factors(net, held, rows, lambda out: task.mean_loss(out, labels) * len(rows))
+    if not seen:
+        raise NotApplicable("expected a module with a linear layer that sees one row per record, got none")
     names = [f"{name}." if name else "" for name in seen]
     factors = Factors(
         tuple(f"{name}weight" for name in names),
         tuple(f"{name}bias" if f"{name}bias" in params else None for name in names),
         tuple(a for a, _ in seen.values()),
-        deltas,
+        tuple(delta for _, delta in seen.values()),
     )
     return factors[slice(len(company), None)]
 

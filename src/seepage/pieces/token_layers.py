@@ -1,13 +1,14 @@
 """The linear layers of a network that reads tokens, and what enters them at every place of a text.
 
-Found by watching a forward pass: every call of `torch.nn.functional.linear`, or of torch's own attention, with a
-trained weight. Layers that read the same thing, as query, key and value do, are one entrance, because the gradients of
-their weights are made of the same rows.
+Found by watching a forward pass: every call of `torch.nn.functional.linear`, of `torch.addmm` as GPT-2 has it, or of
+torch's own attention, with a trained weight. Layers that read the same thing, as query, key and value do, are one
+entrance, because the gradients of their weights are made of the same rows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +30,14 @@ class Entrance:
     """What enters some linear layers.
 
     Args:
-        weights: names of their parameters, (units, width) each.
+        weights: names of their parameters, (units, width) each, or (width, units) where `turned`.
         rows: what entered at every place of every text, (texts, length, width).
+        turned: whether the weights are written the other way round, as GPT-2's are.
     """
 
     weights: tuple[str, ...]
     rows: Tensor
+    turned: bool = False
 
 
 class _Enough(Exception):
@@ -48,7 +51,7 @@ class _Watcher(TorchFunctionMode):
         super().__init__()
         self.names = {id(p): name for name, p in params.items()}
         self.shape, self.until = shape, until
-        self.seen: dict[int, tuple[list[str], Tensor]] = {}
+        self.seen: dict[int, tuple[list[str], Tensor, bool]] = {}
         self._kept: list[Tensor] = []  # an address must not be used twice while it is remembered
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,13 +59,15 @@ class _Watcher(TorchFunctionMode):
             self._note(*args[:2])
         elif func is functional.multi_head_attention_forward and args[0] is args[1] and args[5] is not None:
             self._note(args[0], args[5], swapped=True)  # it has places first
+        elif func is torch.addmm and len(args[1]) == math.prod(self.shape):  # texts and places are one axis there
+            self._note(args[1].unflatten(0, self.shape), args[2], turned=True)
         return func(*args, **(kwargs or {}))
 
-    def _note(self, x: Tensor, weight: Tensor, swapped: bool = False) -> None:
+    def _note(self, x: Tensor, weight: Tensor, swapped: bool = False, turned: bool = False) -> None:
         name, rows = self.names.get(id(weight)), x.transpose(0, 1) if swapped and x.dim() == 3 else x
         if name is None or rows.shape[:-1] != self.shape:
             return
-        self.seen.setdefault(id(x), ([], rows.detach()))[0].append(name)
+        self.seen.setdefault(id(x), ([], rows.detach(), turned))[0].append(name)
         self._kept.append(x)
         if name == self.until:
             raise _Enough
@@ -103,8 +108,11 @@ def entrances(
         watcher = _Watcher(params, tuple(some.shape), until)
         with contextlib.suppress(_Enough), watcher:
             task.forward(params, some, buffers=buffers, train=train)
-        parts.append([Entrance(tuple(weights), rows) for weights, rows in watcher.seen.values()])
-    return [Entrance(same[0].weights, torch.cat([e.rows for e in same])) for same in zip(*parts, strict=True)]
+        parts.append([Entrance(tuple(weights), rows, turned) for weights, rows, turned in watcher.seen.values()])
+    return [
+        Entrance(same[0].weights, torch.cat([e.rows for e in same]), same[0].turned)
+        for same in zip(*parts, strict=True)
+    ]
 
 
 def reads_one_place(rows: Tensor) -> bool:
