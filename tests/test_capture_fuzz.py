@@ -28,7 +28,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from seepage import untrusted
+from seepage.audit.experiment import Experiment, read_experiment
+from seepage.audit.gate import Policy, read_policy
 from seepage.audit.summary import read_index
+from seepage.audit.table import Pictures, Table
 from seepage.audit.values import SpecError
 from seepage.capture import (
     Capture,
@@ -59,6 +62,19 @@ TASK = Task(nn.Linear(3, 2), DataSpec((3,), classes=2))
 WEIGHTS = {name: tensor.detach().clone() + 1 for name, tensor in TASK.module.state_dict().items()}
 RECIPE = '[recipe]\nepochs = 2\nbatch_size = 4\nsends = "weights"\noptimiser = { kind = "SGD", lr = 0.01 }\n'
 
+POLICY = '[[limit]]\nmetric = "recovered"\nat_most = 0.0\nstatistic = "max"\nthreat = "honest-server"\n'
+EXPERIMENT = """name = "e"
+[data]
+name = "fashion-mnist"
+[clients]
+count = 2
+examples = 1
+[model]
+name = "lenet-zhu"
+[[attack]]
+name = "analytic"
+"""
+
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -83,6 +99,11 @@ def home() -> Any:
     torch.save(WEIGHTS, folder / "w.pt")
     np.savez(folder / "w.npz", **{name: tensor.numpy() for name, tensor in WEIGHTS.items()})
     save_file(WEIGHTS, folder / "w.safetensors")
+    for results in (folder / "results", folder / "spoilt" / "results"):
+        image = np.zeros((1, 2, 2, 1), np.uint8)
+        Table(results).write("t", [], Pictures(["a"], ["0"], image, image, np.zeros(1)), {"seconds": 1.0})
+        index = {"name": "e", "about": "", "threshold": 20.0, "expect": [], "trials": ["t"]}
+        (results / "experiment.json").write_text(json.dumps(index))
     yield folder
     shutil.rmtree(folder)
 
@@ -223,17 +244,50 @@ def fits(found: Capture | None) -> None:
     }
 
 
+TABLES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "recipe": (RECIPE, lambda path: _recipe(path.parent, path)),
+    "policy": (POLICY, read_policy),
+    "experiment": (EXPERIMENT, read_experiment),
+}
+
+
 @many
-@given(edits=EDITS, keep=KEEP)
-def test_damaged_recipes(home: Path, edits: list[tuple[float, int]], keep: float) -> None:
-    path = home / "spoilt" / "recipe.toml"
-    path.write_bytes(edited(RECIPE.encode(), edits, keep))
+@given(kind=st.sampled_from(list(TABLES)), edits=EDITS, keep=KEEP)
+def test_damaged_recipes_policies_and_experiments(
+    home: Path, kind: str, edits: list[tuple[float, int]], keep: float
+) -> None:
+    sound, read = TABLES[kind]
+    path = home / "spoilt" / f"{kind}.toml"
+    path.write_bytes(edited(sound.encode(), edits, keep))
     said = str(path)
     try:
-        assert isinstance(_recipe(home, path), Recipe)
+        assert isinstance(read(path), Recipe | Policy | Experiment)
     except SpecError as error:
         said = str(error)
     assert str(path) in said
+
+
+RESULTS = ["experiment.json", "notes/t.json", "pictures/t.npz", "rows/t.parquet"]
+
+
+@many
+@given(file=st.sampled_from(RESULTS), edits=EDITS, keep=KEEP)
+def test_damaged_results(home: Path, file: str, edits: list[tuple[float, int]], keep: float) -> None:
+    sound, folder = home / "results", home / "spoilt" / "results"
+    (folder / file).write_bytes(edited((sound / file).read_bytes(), edits, keep))
+    said = str(folder / file)
+    try:
+        if file == "experiment.json":
+            assert isinstance(read_index(folder).trials, tuple)
+        elif file == "notes/t.json":
+            assert isinstance(Table(folder).note("t"), dict)
+        elif file == "rows/t.parquet":
+            assert set(Table(folder).read(["t"])) >= {"metric", "value"}
+        else:
+            assert Table(folder).pictures("t") is not None
+    except SpecError as error:
+        said = str(error)
+    assert str(folder / file) in said
 
 
 # What no random change would find.
@@ -274,7 +328,13 @@ def test_long_texts_and_headers_are_refused_unread(home: Path, monkeypatch: pyte
     long = home / "spoilt" / "long.toml"
     with long.open("wb") as file:
         file.truncate(2**30)
-    refused(lambda: _recipe(home, long), "long.toml: file", "16777216", "1073741824")
+    for _, read in TABLES.values():
+        refused(lambda read=read: read(long), "long.toml: file", "16777216", "1073741824")
+    results = Path(shutil.copytree(home / "results", home / "spoilt" / "long"))
+    for name in ("experiment.json", "notes/t.json"):
+        os.truncate(results / name, 2**30)
+    refused(lambda: read_index(results), "experiment.json", "at most 16777216")
+    refused(lambda: Table(results).note("t"), "t.json: file", "16777216")
     path = spoilt(home, {"state-0000.safetensors": struct.pack("<Q", 2**40) + b"{}"})
     refused(lambda: read_capture(path), "state-0000.safetensors: header", str(2**40), "16777216")
     path = spoilt(home, {})
@@ -316,12 +376,22 @@ def test_checkpoints_whose_tensors_outgrow_their_storage_are_refused(
     refused(lambda: read_gradient(path, TASK), "outgrown.pt: tensors", "SEEPAGE_MAX_GIB")
 
 
+@pytest.mark.parametrize("alignment", [b"0", b"00", b"-64", b"", b"a", b"0" * 5000])
+def test_checkpoints_that_would_have_torch_divide_by_zero_are_refused(home: Path, alignment: bytes) -> None:
+    path = home / "spoilt" / "aligned.pt"
+    with zipfile.ZipFile(home / "w.pt") as sound, zipfile.ZipFile(path, "w") as other:
+        for name in sound.namelist():
+            other.writestr(name, alignment if name.endswith(".storage_alignment") else sound.read(name))
+    refused(lambda: read_gradient(path, TASK), "aligned.pt", ".storage_alignment", "above 0")
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 10_000, '{"schema": 1, "what": ' + "[" * 50_000])
 def test_json_and_toml_that_python_gives_up_on_are_named(home: Path, text: str) -> None:
     refused(lambda: read_capture(spoilt(home, {}, text.encode())), "capture.json: json", "copy the file again")
-    path = home / "spoilt" / "recipe.toml"
+    path = home / "spoilt" / "given-up.toml"
     path.write_text(f"a = {text}\n")
-    refused(lambda: _recipe(home, path), "recipe.toml: expected TOML")
+    for _, read in TABLES.values():
+        refused(lambda read=read: read(path), "given-up.toml: expected TOML")
 
 
 def test_an_endless_recipe_is_refused(home: Path) -> None:

@@ -141,6 +141,8 @@ def check_checkpoint(path: Path) -> None:
         for entry in archive.infolist():
             if entry.filename.endswith("data.pkl"):
                 check_size(entry.file_size, HEADER, entry.filename)
+            if entry.filename.endswith(".storage_alignment"):
+                _check_alignment(archive, entry)
     content: Any = torch.load(path, map_location="meta", weights_only=True)
     total, left, seen = 0, [content], {}
     while left:
@@ -155,6 +157,14 @@ def check_checkpoint(path: Path) -> None:
         elif isinstance(content, list | tuple | set):
             left += content
     check_size(total, largest(), "tensors")
+
+
+def _check_alignment(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """PyTorch divides by this number before it looks at it, and 0 ends the process."""
+    with archive.open(entry) as member:
+        said = member.read(8)
+    if not said.isdigit() or int(said) == 0:
+        raise Refused(entry.filename, f"expected a number of bytes above 0, got {said!r}", "save it again")
 
 
 def _size(path: Path) -> int:

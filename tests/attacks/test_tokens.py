@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from common.federation import view_of
 from seepage.attacks import ATTACKS, CountLabels, Dager, InvertingGradients, TokenBag
 from seepage.attacks.base import READ_TOKENS
+from seepage.attacks.tokens import _separated, _unused
 from seepage.audit.experiment import parse
 from seepage.audit.run import run
 from seepage.defences import Clip, Defence, GaussianNoise, TopK
@@ -238,3 +239,18 @@ def test_an_audit_of_text_says_what_came_back(tmp_path: Path) -> None:
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "Tokens in place" in page
     assert "Bags of tokens" in page
+
+
+def test_texts_that_another_brought_along_come_last() -> None:
+    """Rounded weights let a true text with one token missing pass, nearer than another true text."""
+    true, cut, other = (torch.tensor(text) for text in ([1, 5, 6, 2], [1, 5, 6, 0], [1, 7, 8, 2]))
+    separate, brought_along = _separated([(0.4, cut), (0.5, other), (0.01, true)])
+    assert [text.tolist() for text in separate] == [true.tolist(), other.tolist()]
+    assert [text.tolist() for text in brought_along] == [cut.tolist()]
+
+
+def test_tokens_that_no_text_has_speak_against_it() -> None:
+    bag = torch.tensor([False, True, True, True, True])
+    assert _unused([torch.tensor([1, 2, 0])], bag) == 0.5
+    assert _unused([torch.tensor([1, 2]), torch.tensor([3, 4])], bag) == 0.0
+    assert _unused([torch.tensor([1])], None) == 0.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from common.pages import blocks, commands, shown
 from seepage.capture import examine
 from seepage.frameworks.arrange import arrange, find_captures, find_secrets
 
@@ -76,6 +79,31 @@ def wait_for(port: int) -> None:
     pytest.fail(f"no SuperLink answers on port {port}")
 
 
+def the_page_shows_what_the_commands_print(home: Path) -> None:
+    """`seepage doctor` and `seepage attack` of docs/flower.md on what was captured, the latter searching less."""
+    shutil.copy(APP / "recipe.toml", home)
+    ran = []
+    for block in blocks("docs/flower.md"):
+        for command, lines in commands(block.text) if block.kind == "console" else ():
+            words = shlex.split(command)
+            if words[0] != "seepage":
+                continue
+            short = ("--effort", "quick") if words[1] == "attack" else ()
+            done = subprocess.run(
+                [sys.executable, "-m", *words, *short],
+                cwd=home,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(APP), "COLUMNS": "80"},
+                capture_output=True,
+                timeout=300,
+                text=True,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            # Names of nodes are drawn anew in each run.
+            shown(lines, done.stdout, f"docs/flower.md:{block.line}")
+            ran.append(words[1])
+    assert ran == ["doctor", "attack", "attack"]
+
+
 @pytest.mark.federation
 @pytest.mark.parametrize("deployed", [False, True], ids=["simulated on Ray", "deployed"])
 def test_a_real_app_is_captured_on_both_sides(
@@ -127,6 +155,8 @@ def test_a_real_app_is_captured_on_both_sides(
         for key, parameter in model.named_parameters():
             assert parameter.grad is not None
             torch.testing.assert_close(sent.update[key], 0.01 * parameter.grad, rtol=1e-2, atol=1e-7)
+    if not deployed:
+        the_page_shows_what_the_commands_print(tmp_path)
     held = torch.cat([secret.examples.x for secret in secrets.values()])
     both = torch.cat([examples(0).x, examples(1).x])
     assert held.sum() == pytest.approx(float(both.sum()), rel=1e-5)

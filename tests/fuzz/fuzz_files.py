@@ -13,7 +13,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-KINDS = ("capture.json", "state-0000.safetensors", "secret.safetensors", "gradient.pt", "gradient.npz", "recipe.toml")
+KINDS = (
+    "capture.json",
+    "state-0000.safetensors",
+    "secret.safetensors",
+    "gradient.pt",
+    "gradient.npz",
+    "recipe.toml",
+    "policy.toml",
+    "experiment.toml",
+)
 """The first byte of an input says which file the others are."""
 
 
@@ -31,8 +40,10 @@ def fuzz(home: Path) -> None:
     """Run until libFuzzer's limits, or until something was neither read nor refused."""
     import atheris
 
-    with atheris.instrument_imports(include=["seepage.capture", "seepage.untrusted", "seepage.inspect.command"]):
+    readers = ["capture", "untrusted", "inspect.command", "audit.values", "audit.gate", "audit.experiment"]
+    with atheris.instrument_imports(include=[f"seepage.{reader}" for reader in readers]):
         from seepage import capture as captures
+        from seepage.audit import experiment, gate
         from seepage.inspect import command
     import numpy as np
     import torch
@@ -65,6 +76,10 @@ def fuzz(home: Path) -> None:
                 captures.read_secret(path)
             elif kind == "recipe.toml":
                 command._recipe(home, path)
+            elif kind == "policy.toml":
+                gate.read_policy(path)
+            elif kind == "experiment.toml":
+                experiment.read_experiment(path)
             else:
                 captures.read_gradient(path, task)
         except (captures.CaptureError, SpecError):
@@ -77,6 +92,8 @@ def fuzz(home: Path) -> None:
     np.savez(npz, **{name: np.ones(tuple(t.shape), np.float32) for name, t in state.items()})  # type: ignore[arg-type]
     (home / KINDS[4]).write_bytes(npz.getvalue())
     (home / KINDS[5]).write_text('[recipe]\nepochs = 2\noptimiser = { kind = "SGD", lr = 0.01 }\n')
+    (home / KINDS[6]).write_text('[[limit]]\nmetric = "recovered"\nat_most = 0.0\nstatistic = "max"\n')
+    (home / KINDS[7]).write_text('name = "e"\n[model]\nname = "lenet-zhu"\n[[attack]]\nname = "analytic"\n')
     for number, kind in enumerate(KINDS):
         path = home / "c" / kind if kind in KINDS[:2] else home / kind
         (home / "seeds" / kind).write_bytes(bytes([number]) + path.read_bytes())

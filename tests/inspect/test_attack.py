@@ -121,6 +121,18 @@ def test_the_doctor_prints_its_checks_and_gives_them_to_machines(home: Path) -> 
     assert {check["name"] for check in only["checks"]} >= {"names and shapes", "recipe"}
 
 
+def test_the_doctor_sums_up_and_finds_the_learning_rate(home: Path) -> None:
+    command = ("doctor", "captures", "--model", "mine:task", "--secret", "secrets", "--recipe", "recipe.toml")
+    done = call(*command)
+    assert "In short: a sound capture." in done.output
+    write_recipe(home / "recipe.toml", Recipe(SGD(0.4), sends="weights"))
+    done = call(*command)
+    assert done.exit_code == 1
+    assert "one that is 0.25 times as long" in done.output
+    assert "lr = 0.1 would fit" in done.output
+    assert "In short: 1 problem (learning rate) would mislead every attack" in done.output
+
+
 def test_the_doctor_says_when_the_module_is_another(home: Path) -> None:
     (home / "other.py").write_text(MODEL.replace("24", "25"))
     for command in ("doctor", "attack"):
@@ -173,5 +185,60 @@ def test_names_from_outside_are_escaped_in_the_report(home: Path) -> None:
     done = call("attack", "evil", "--model", "mine:task", "--out", "out", "--effort", "quick", "--device", "cpu")
     assert done.exit_code == 0, done.output
     page = (home / "out" / "index.html").read_text()
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
+    assert "<script>alert" not in page
+    assert "alert(1)</script>" not in page, "a name inside of a script does not end it"
+    assert "&lt;script&gt;alert" in page
+
+
+TEXT = """
+import torch
+from torch import nn
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(24, 3))
+"""
+
+
+@pytest.fixture
+def text_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a module that reads four tokens, and one captured client."""
+    (tmp_path / "reader.py").write_text(TEXT)
+    (tmp_path / "words.txt").write_text("-\na\n[bold]b\nc\nd\ne\nf\ng\nh\n")
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    exec(TEXT, namespace)
+    model: nn.Module = namespace["network"]()  # type: ignore[operator]
+    x, y = torch.tensor([[2, 5, 7, 0], [5, 3, 0, 0]]), torch.tensor([0, 1])
+    with record(model, tmp_path / "captures", client="ward", secret=tmp_path / "s.safetensors") as rec:
+        rec.seal(x, y)
+        nn.functional.cross_entropy(model(x), y).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    yield tmp_path
+    sys.modules.pop("reader", None)
+
+
+def test_tokens_of_text_are_named_and_shown_as_words(text_home: Path) -> None:
+    command = ("attack", "captures", "--model", "reader:network", "--shape", "4", "--device", "cpu")
+    done = call(*command, "--words", "words.txt", "--out", "out")
+    assert done.exit_code == 0, done.output
+    assert "text: [bold]b c e g" in done.output, "as they are, without being taken for markup"
+    done = call(*command, "--secret", "s.safetensors", "--out", "scored")
+    assert "100 % of the different tokens of 1 client were named" in " ".join(done.output.split())
+    assert "text: 2 3 5 7" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("reader.py", "expected 9 lines, one per token id, got 7"), ("none.txt", "none.txt: file: expected a file")],
+)
+def test_words_that_do_not_fit_are_refused(text_home: Path, words: str, said: str) -> None:
+    done = call("attack", "captures", "--model", "reader:network", "--shape", "4", "--words", words)
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+
+
+def test_the_doctor_counts_the_rows_that_moved(text_home: Path) -> None:
+    done = call("doctor", "captures", "--model", "reader:network", "--shape", "4")
+    assert "embedding: 5 of 9 rows moved" in done.output
+    assert "2 × 4 tokens" in done.output

@@ -54,3 +54,20 @@ def test_without_a_count_or_classes_there_is_a_reason() -> None:
     assert "--examples" in left_out[0][1]
     regression = Task(nn.Linear(3, 1), DataSpec((3,)))
     assert names(regression, Recipe(), CLEAN) == {"analytic", "inverting-gradients", "local-model"}
+
+
+def test_text_is_read_off_embeddings_and_attention_and_never_searched() -> None:
+    spec = DataSpec((4,), classes=2, vocabulary=9)
+    task = Task(seeded(lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(16, 2))), spec)
+    assert names(task, Recipe(), CLEAN) == {"count-labels", "token-bag", "dager"}
+    assert names(task, Recipe(epochs=2), CLEAN) == {"count-labels", "token-bag"}
+    assert names(task, Recipe(), replace(CLEAN, examples=None)) == {"token-bag"}, "which needs no number of examples"
+
+
+def test_patches_are_for_single_images() -> None:
+    def embedded() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 4, 3, 3), nn.Flatten(), nn.Linear(16, CLASSES))
+
+    task = Task(seeded(embedded), SPEC)
+    assert "patches" in names(task, Recipe(), replace(CLEAN, examples=1))
+    assert "patches" not in names(task, Recipe(), CLEAN)

@@ -52,7 +52,8 @@ class CaptureResult(DXOFilter):  # type: ignore[misc]
 
     def __init__(self, folder: str, examples: int | None = None) -> None:
         super().__init__(KINDS, KINDS)
-        self.folder, self.examples = Path(folder).absolute(), examples
+        # A string, since NVFlare's job API writes the attributes down for the clients' processes to read.
+        self.folder, self.examples = str(Path(folder).absolute()), examples
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> None:
         """Write the capture; nothing is filtered, and a capture that cannot be written is a warning."""
@@ -71,7 +72,7 @@ class CaptureResult(DXOFilter):  # type: ignore[misc]
             site = str(fl_ctx.get_identity_name())
             exchange = Exchange(number, before, answer, kind, {}, None, self.examples)
             job = str(fl_ctx.get_job_id())
-            home = self.folder / _file_name(job) / f"round-{number:04d}" / _file_name(site)
+            home = Path(self.folder) / _file_name(job) / f"round-{number:04d}" / _file_name(site)
             write_capture(home, [Capture(site, (exchange,))])
         except Exception as error:
             self.log_warning(fl_ctx, f"seepage: could not capture this round: {type(error).__name__}: {error}")

@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class Target:
         threat: who attacks.
         examinations: from `doctor`.
         left_out: (attack, reason) of those that do not fit.
+        words: for text, the token of each id, so that answers can be read.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Target:
     threat: ThreatModel
     examinations: Sequence[Examination]
     left_out: Sequence[tuple[str, str]] = ()
+    words: Sequence[str] | None = None
 
 
 def attack_captures(
@@ -109,17 +111,18 @@ def attack_captures(
             listener(number, len(suite), chosen.name, "start")
         began = time.perf_counter()
         common = _common(target, chosen, trial, seed, device)
-        outcome = _Outcome([], [], {})
+        outcome = _Outcome([])
         # Clients of different size, or seen in different rounds, do not stack: each kind is a view of its own.
         for _, same in groupby(sorted(pairs, key=_kind), _kind):
             part = _attempt(target, task, chosen, list(same), common, Stream.from_seed(seed))
-            outcome = _Outcome(outcome.rows + part.rows, outcome.pictures + part.pictures, outcome.labels | part.labels)
+            outcome = outcome.with_those_of(part)
         note = {
             "seconds": round(time.perf_counter() - began, 3),
             "device": common["device"],
             "trial": {"threat": plain(target.threat)},
             "why": chosen.why,
             "labels": outcome.labels,
+            "texts": outcome.texts,
             "examinations": [_noted(examination) for examination in target.examinations],
             "left_out": [list(pair) for pair in target.left_out],
         }
@@ -131,11 +134,21 @@ def attack_captures(
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """Rows, pictures, and how often each client is believed to have each label."""
+    """Rows, pictures, how often each client is believed to have each label, and which texts it is believed to have."""
 
     rows: list[Row]
-    pictures: list[Pictures]
-    labels: dict[str, dict[str, int]]
+    pictures: list[Pictures] = field(default_factory=list)
+    labels: dict[str, dict[str, int]] = field(default_factory=dict)
+    texts: dict[str, list[str]] = field(default_factory=dict)
+
+    def with_those_of(self, other: _Outcome) -> _Outcome:
+        """What both say, about different clients."""
+        return _Outcome(
+            self.rows + other.rows,
+            self.pictures + other.pictures,
+            self.labels | other.labels,
+            self.texts | other.texts,
+        )
 
 
 def _attempt(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], common: Row, rng: Stream) -> _Outcome:
@@ -147,7 +160,7 @@ def _attempt(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
     except Exception as error:
         why = f"error: {'out of memory' if out_of_memory(error) else type(error).__name__}: {error}"
     row = {**common, "client": "", "item": "", "metric": "none", "value": float("nan"), "outcome": why}
-    return _Outcome([row], [], {})
+    return _Outcome([row])
 
 
 def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], common: Row, rng: Stream) -> _Outcome:
@@ -158,6 +171,7 @@ def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
     rows: list[Row] = []
     pictures: list[Pictures] = []
     labels: dict[str, dict[str, int]] = {}
+    texts: dict[str, list[str]] = {}
     for i, (capture, secret) in enumerate(pairs):
         best, *others = sorted(findings, key=lambda finding: _objective(finding, i))
         if best.labels is not None and task.spec.classes is not None:
@@ -175,7 +189,21 @@ def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
         rows += [{**named, "item": item, "metric": metric, "value": value} for item, metric, value in measured]
         if best.inputs is not None and task.spec.is_image:
             pictures.append(_pictures(capture.client, task.spec, best.inputs[i], scored))
-    return _Outcome(rows, pictures, labels)
+        if task.spec.is_text and (best.inputs is not None or best.tokens is not None):
+            texts[capture.client] = _readable(best, i, target.words)
+    return _Outcome(rows, pictures, labels, texts)
+
+
+def _readable(finding: Finding, i: int, words: Sequence[str] | None) -> list[str]:
+    """An answer about texts, one string each, or the tokens that occur in one; `?` for what is not known."""
+    said = finding.inputs[i] if finding.inputs is not None else finding.tokens[i].nonzero().T  # type: ignore[index]
+    kept = [[int(token) for token in row if int(token) != 0] for row in said]
+    known = [[token for token in row if token >= 0] for row in kept]
+    return [
+        " ".join("?" if t < 0 else str(t) if words is None else words[t] for t in row)
+        for row, some in zip(kept, known, strict=True)
+        if some
+    ]
 
 
 def _score(finding: Finding, i: int, capture: Capture, secret: Secret, setting: Setting) -> Scored:
@@ -185,6 +213,7 @@ def _score(finding: Finding, i: int, capture: Capture, secret: Secret, setting: 
         secret.examples.to("cpu"),
         setting.task.spec,
         features=_features(finding, i, capture, secret, setting),
+        tokens=None if finding.tokens is None else finding.tokens[i],
     )
 
 

@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -22,7 +21,7 @@ from torch import nn
 
 from seepage.audit.gate import exit_code, gate, read_policy
 from seepage.audit.summary import read_rows
-from seepage.audit.values import SpecError, build
+from seepage.audit.values import SpecError, build, read_table
 from seepage.capture import Capture, CaptureError, Problem, Secret
 from seepage.engine.progress import watching
 from seepage.frameworks.arrange import find_captures, find_secrets
@@ -68,6 +67,9 @@ Round = Annotated[
 ]
 Examples = Annotated[
     int | None, typer.Option("--examples", min=1, help="How many examples each client has, if the capture is silent.")
+]
+Words = Annotated[
+    Path | None, typer.Option("--words", help="For text: a file with the token of each id, one per line, to read them.")
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Look at that many clients at most.")]
 
@@ -117,6 +119,7 @@ def attack_command(
     out: Annotated[Path, typer.Option("--out", help="Folder for results and the report.")] = Path("seepage-report"),
     effort: Annotated[Effort, typer.Option("--effort", help="How long to search.")] = Effort.STANDARD,
     policy: Annotated[Path | None, typer.Option("--policy", help="Limits to hold the results against.")] = None,
+    words: Words = None,
     shape: Shape = None,
     client: Clients = None,
     number: Round = None,
@@ -149,12 +152,16 @@ def attack_command(
         if not suite:
             raise SpecError(f"no attack fits: {left_out[0][1]}")
         name = capture.resolve().name
-        target = Target(name, captures, secrets, task, model, used, told is not None, who, examinations, left_out)
+        tokens = None if words is None else _words(words, task.spec)
+        target = Target(
+            name, captures, secrets, task, model, used, told is not None, who, examinations, left_out, tokens
+        )
         _run(target, suite, out, _device(device), seed)
-        index, rows, _ = read_rows(out)
+        index, rows, table = read_rows(out)
         verdicts = [] if limits is None else gate(rows, limits)
         page = write_report(out, verdicts)
         print_findings(rows, index.threshold)
+        _print_believed([table.note(trial) for trial in index.trials])
         print_verdicts(verdicts)
         say.print(f"\nPictures and details: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
         raise typer.Exit(2 if rows["metric"].eq("none").all() else exit_code(verdicts))
@@ -230,8 +237,23 @@ def _task(name: str, shape: str | None, secrets: dict[str, Secret]) -> Task:
     heads = [layer for layer in made.modules() if isinstance(layer, nn.Linear)]
     if not heads or heads[-1].out_features < 2:
         raise SpecError(f"--model: how many classes {name} has does not show; have it return a seepage.Task")
+    classes, first = heads[-1].out_features, next(m for m in made.modules() if list(m.parameters(recurse=False)))
+    if isinstance(first, nn.Embedding) and len(size) == 1:
+        return Task(made, DataSpec(size, classes=classes, vocabulary=first.num_embeddings))
     # What pixels are worth is not known: an image may lie anywhere a normalised one usually does.
-    return Task(made, DataSpec(size, classes=heads[-1].out_features, low=-3.0, high=3.0))
+    return Task(made, DataSpec(size, classes=classes, low=-3.0, high=3.0))
+
+
+def _words(path: Path, spec: DataSpec) -> list[str]:
+    if not spec.is_text:
+        raise SpecError(f"--words: expected a module that reads text, got one that reads numbers of shape {spec.shape}")
+    try:
+        words = read_text(path).splitlines()
+    except Refused as refused:
+        raise SpecError(f"--words: {path}: {refused}") from refused
+    if len(words) != spec.vocabulary:
+        raise SpecError(f"--words: {path}: expected {spec.vocabulary} lines, one per token id, got {len(words)}")
+    return words
 
 
 def _recipe(capture: Path, given: Path | None) -> Recipe | None:
@@ -240,12 +262,7 @@ def _recipe(capture: Path, given: Path | None) -> Recipe | None:
     )
     if path is None:
         return None
-    try:
-        table = tomllib.loads(read_text(path))
-    except Refused as refused:
-        raise SpecError(f"{path}: {refused}") from refused
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: expected TOML, got: {error}") from error
+    table = read_table(path, "a TOML file with a [recipe] table")
     if "recipe" not in table:
         raise SpecError(f"{path}: expected a [recipe] table, got only {sorted(table)}")
     recipe = build(Recipe, table["recipe"], f"{path}: recipe")
@@ -311,6 +328,27 @@ def _print(examinations: list[Examination]) -> None:
         for reason in examination.reasons:
             said = f"{escape(reason.name)}: {escape(reason.got)}; {escape(reason.why)}"
             console.print(f"{_LEAKS[reason.leakage]}  {said}", soft_wrap=True)
+        console.print(f"[bold]In short:[/bold] {escape(_in_short(examination))}", soft_wrap=True)
+
+
+def _print_believed(notes: list[dict[str, Any]], most: int = 3) -> None:
+    """What attacks believe in that fits into lines: label counts, and texts by the last attack that named any."""
+    console = Console(highlight=False)
+    labels: dict[str, dict[str, int]] = next((note["labels"] for note in notes if note.get("labels")), {})
+    texts: dict[str, list[str]] = next((note["texts"] for note in reversed(notes) if note.get("texts")), {})
+    clients = list(dict.fromkeys([*labels, *texts]))
+    for client in clients[:most]:
+        console.print(f"[bold]What client {escape(client)} is believed to have trained on:[/bold]", soft_wrap=True)
+        if client in labels:
+            counts = ", ".join(f"{count} × {label}" for label, count in labels[client].items())
+            console.print(f"  labels: {escape(counts)}", soft_wrap=True)
+        held = texts.get(client, [])
+        for text in held[:most]:
+            console.print(f"  text: {escape(text)}", soft_wrap=True)
+        if len(held) > most:
+            console.print(f"  and {len(held) - most} more")
+    if len(clients) > most:
+        console.print(f"and {len(clients) - most} more clients, in the report")
 
 
 def _print_problems(examinations: list[Examination]) -> None:
@@ -322,8 +360,26 @@ def _print_problems(examinations: list[Examination]) -> None:
 
 def _line(check: Check) -> str:
     remedy = f"\n         {escape(check.remedy)}" if check.remedy else ""
-    said = f"{escape(check.name)}: expected {escape(check.expected)}, got {escape(check.got)}"
-    return f"{_MARKS[check.status]}  {said}{remedy}"
+    if check.status == "fine":  # the answer first, as nothing is to be done
+        said = f"{escape(check.got)} (expected {escape(check.expected)})"
+    else:
+        said = f"expected {escape(check.expected)}, got {escape(check.got)}" if check.expected else escape(check.got)
+    return f"{_MARKS[check.status]}  {escape(check.name)}: {said}{remedy}"
+
+
+def _in_short(examination: Examination) -> str:
+    """The sentence for somebody who reads nothing else."""
+    problems = [check.name for check in examination.checks if check.status == "problem"]
+    if problems:
+        what = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} ({', '.join(problems)})"
+        return f"{what} would mislead every attack: correct the capture or the recipe first."
+    sides = [
+        f"{len(names)} {word} it ({', '.join(names)})" if names else f"none {word} it"
+        for side, word in (("more", "for"), ("less", "against"))
+        for names in [[reason.name for reason in examination.reasons if reason.leakage == side]]
+    ]
+    signs = f"Of {len(examination.reasons)} signs of a leak, {sides[0]} and {sides[1]}"
+    return f"a sound capture. {signs}. `seepage attack` measures it."
 
 
 def _plain(examination: Examination) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -14,8 +15,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from seepage.audit.diagnosis import mismatch
 from seepage.capture import Capture, Exchange, Secret, examine
 from seepage.frameworks.arrange import arrange
-from seepage.inspect.nature import Nature, infer
+from seepage.inspect.nature import Nature, infer, length_of
+from seepage.local import local_update
 from seepage.recipe import Recipe
+from seepage.spec import Examples
 from seepage.task import Task
 from seepage.threat import Setting
 
@@ -23,6 +26,9 @@ __all__ = ["Check", "Examination", "Reason", "assumed", "doctor"]
 
 EXPLAINED = 0.1
 """`mismatch` up to which the sealed examples count as what the update was made of."""
+
+PACE = 0.1
+"""How much longer or shorter an update may be than its examples make it, as a share."""
 
 FAINT = 16
 """Units of the last bit below which an update is hard to tell from rounding."""
@@ -38,7 +44,7 @@ class Check:
     Args:
         name: of it.
         status: `"problem"` where an attack would be misled, `"note"` for what is good to know, `"fine"` otherwise.
-        expected: what would be right.
+        expected: what would be right; empty where nothing is wrong and there is something to know.
         got: what is there.
         remedy: what to do, where something is to be done.
     """
@@ -164,7 +170,7 @@ def _checks(exchange: Exchange, nature: Nature, task: Task, recipe: Recipe | Non
         "size of the update",
         "problem" if faint else "fine",
         f"entries of at least {FAINT} units of the last bit of the weights",
-        "not rounded to weights" if math.isinf(nature.ulps) else f"{nature.ulps:.3g} units at the median",
+        "not rounded to weights" if math.isinf(nature.ulps) else f"{nature.ulps:,.0f} units at the median",
         "capture the update itself rather than weights, or train in float64" if faint else "",
     )
     if nature.examples is None:
@@ -221,7 +227,8 @@ def _layers(task: Task) -> Iterator[Check]:
     for concern in task.concerns:
         alike[concern.kind, concern.why, concern.fix] = alike.get((concern.kind, concern.why, concern.fix), 0) + 1
     for (kind, why, fix), count in alike.items():
-        yield Check(f"layer {kind}", "note", "nothing to know about it", f"{count} × {why}", fix)
+        remedy = "" if fix == "Nothing to do" else fix
+        yield Check(f"layer {kind}", "note", "", f"{count} × {why}", remedy)
 
 
 def _truth(exchange: Exchange, task: Task, recipe: Recipe | None, secret: Secret | None) -> list[Check]:
@@ -234,10 +241,11 @@ def _truth(exchange: Exchange, task: Task, recipe: Recipe | None, secret: Secret
     like = next(iter(exchange.before.values()))
     distance = mismatch(exchange, held.to(like.device, like.dtype), Setting(task, assumed(recipe)))
     if distance <= EXPLAINED:
-        return [
-            Check("sealed examples", "fine", f"a mismatch of at most {EXPLAINED:g} to the update", f"{distance:.2g}")
-        ]
-    plain = recipe is not None and not (recipe.shuffle and recipe.batch_size is not None)
+        found = f"{distance:.2g}"
+        explained = Check("sealed examples", "fine", f"a mismatch of at most {EXPLAINED:g} to the update", found)
+        return [explained, *_rate(exchange, held.to(like.device, like.dtype), task, recipe)]
+    shuffled = recipe is None or (recipe.shuffle and recipe.batch_size is not None)
+    plain = not shuffled and not _drops(task, recipe)
     return [
         Check(
             "sealed examples",
@@ -245,9 +253,33 @@ def _truth(exchange: Exchange, task: Task, recipe: Recipe | None, secret: Secret
             f"to explain the update, with a mismatch of at most {EXPLAINED:g}",
             f"a mismatch of {distance:.2g} (0 is the same direction, 1.4 unrelated)",
             "compare loss, normalisation of the sealed inputs, BatchNorm mode and recipe with the client's; a defence, "
-            "noise, or batches in an unknown order explain it too",
+            "noise, dropout, or batches in an unknown order explain it too",
         )
     ]
+
+
+def _rate(exchange: Exchange, held: Examples, task: Task, recipe: Recipe | None) -> Iterator[Check]:
+    """One step has the right direction whatever the learning rate; its length tells."""
+    if recipe is None or recipe.sends == "gradient":
+        return
+    buffers = {**task.buffers, **exchange.buffers_before}
+    with torch.no_grad():
+        update = local_update(task, exchange.before, recipe.schedule(held.x, held.y), recipe, buffers=buffers)
+    ratio = length_of(exchange.update) / max(length_of(update), torch.finfo(torch.float64).tiny)
+    if abs(ratio - 1) > PACE:
+        rate = recipe.optimiser.lr
+        yield Check(
+            "learning rate",
+            "problem",
+            f"an update as long as the sealed examples make it with a learning rate of {rate:g}",
+            f"one that is {ratio:.3g} times as long",
+            f"correct the recipe: lr = {rate * ratio:.3g} would fit; clipping by the client explains a shorter one",
+        )
+
+
+def _drops(task: Task, recipe: Recipe | None) -> bool:
+    """Whether the client draws masks that nobody can draw again."""
+    return assumed(recipe).train and any(isinstance(m, _DropoutNd) and m.p > 0 for m in task.module.modules())
 
 
 # Is leakage to be expected?
@@ -272,7 +304,8 @@ def _equations(capture: Capture, nature: Nature, task: Task, recipe: Recipe | No
     values = math.prod(task.spec.shape)
     moved = sum(p.numel() for name, p in task.params.items() if name not in nature.frozen)
     ratio = moved / (nature.examples * values)
-    got = f"{ratio:.3g} ({moved} numbers sent for {nature.examples} × {values} input values)"
+    unknowns = "tokens" if task.spec.is_text else "input values"
+    got = f"{ratio:.3g} ({moved} numbers sent for {nature.examples} × {values} {unknowns})"
     if ratio >= 1:
         why = "there are more equations than unknowns, so that few other inputs give the same update"
         yield Reason("parameters per input value", "more", got, why)
@@ -306,7 +339,6 @@ def _work(capture: Capture, nature: Nature, task: Task, recipe: Recipe | None) -
 
 
 def _module(capture: Capture, nature: Nature, task: Task, recipe: Recipe | None) -> Iterator[Reason]:
-    del capture
     layers = list(task.module.modules())
     if any(isinstance(layer, _BatchNorm) for layer in layers):
         mode = nature.train_mode if nature.train_mode is not None else assumed(recipe).train
@@ -315,7 +347,7 @@ def _module(capture: Capture, nature: Nature, task: Task, recipe: Recipe | None)
             yield Reason("BatchNorm", "less", "train mode", why)
         else:
             yield Reason("BatchNorm", "more", "eval mode", "normalisation is a fixed map that the attacker knows")
-    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in layers) and assumed(recipe).train:
+    if _drops(task, recipe):
         yield Reason("dropout", "less", "on", "masks that the attacker does not know were drawn in every step")
     kinked = sorted({type(layer).__name__ for layer in layers if isinstance(layer, KINKED)})
     smooth = sorted({type(layer).__name__ for layer in layers if isinstance(layer, SMOOTH)})
@@ -329,6 +361,8 @@ def _module(capture: Capture, nature: Nature, task: Task, recipe: Recipe | None)
     if isinstance(first, nn.Linear) and first.bias is not None:
         why = "its gradient is made of the inputs themselves: single examples can be read off exactly"
         yield Reason("first layer", "more", "linear with a bias", why)
+    if isinstance(first, nn.Embedding) and task.spec.is_text:
+        yield from _embedding(capture.exchanges[-1], first, task)
     if task.head is not None:
         yield Reason("last layer", "more", "linear, one output per class", "its update gives label counts away")
     if nature.dead >= 0.1:
@@ -339,6 +373,22 @@ def _module(capture: Capture, nature: Nature, task: Task, recipe: Recipe | None)
             else "units that are silent for some examples help to tell these apart"
         )
         yield Reason("dead gradients", leakage, f"{nature.dead:.0%} of hidden units", why)
+
+
+def _embedding(exchange: Exchange, layer: nn.Embedding, task: Task) -> Iterator[Reason]:
+    name = next(name for name, other in task.module.named_modules() if other is layer)
+    update = exchange.update.get(f"{name}.weight")
+    if update is None or not update.any():
+        why = "which tokens occur does not show in it; what enters the layers behind it may tell all the same"
+        yield Reason("embedding", "less", "not trained", why)
+        return
+    moved = int(update.any(1).sum())
+    got = f"{moved} of {layer.num_embeddings} rows moved"
+    if moved < layer.num_embeddings - 1:  # id 0, which fills up, may have no row to move
+        yield Reason("embedding", "more", got, "a row moves only if its token occurs: they name the client's words")
+    else:
+        why = "weight decay, noise or a tied output layer moves every row, which hides which tokens occur"
+        yield Reason("embedding", "less", got, why)
 
 
 def _changes(capture: Capture, nature: Nature, task: Task, recipe: Recipe | None) -> Iterator[Reason]:

@@ -71,11 +71,14 @@ def guess_rate(exchange: Exchange, task: Task, rng: Stream, *, train: bool = Tru
 
 
 def _probabilities(exchange: Exchange, task: Task, rng: Stream, train: bool) -> Tensor:
-    """Mean over made-up inputs inside of the range of the data, (classes,)."""
+    """Mean over made-up inputs inside of the range of the data, or of random tokens, (classes,)."""
     like = next(iter(exchange.before.values()))
-    low, high = task.spec.box(like)
-    unit = torch.rand(INPUTS, *task.spec.shape, generator=(rng / "inputs").generator(), dtype=torch.float64)
-    x = low + (high - low) * unit.to(like)
+    shape, generator = (INPUTS, *task.spec.shape), (rng / "inputs").generator()
+    if task.spec.vocabulary is not None:
+        x = torch.randint(1, task.spec.vocabulary, shape, generator=generator).to(like.device)
+    else:
+        low, high = task.spec.box(like)
+        x = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64).to(like)
     buffers = {**task.buffers, **exchange.buffers_before}
     with torch.no_grad():
         out, _ = task.forward(exchange.before, x, buffers=buffers, train=train)

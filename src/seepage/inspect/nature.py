@@ -19,7 +19,7 @@ from seepage.capture import Exchange
 from seepage.recipe import SGD, Recipe
 from seepage.task import Params, Task
 
-__all__ = ["Nature", "infer"]
+__all__ = ["Nature", "infer", "length_of"]
 
 FEW = 256
 """Most distinct values of a tensor that counts as quantised."""
@@ -113,7 +113,7 @@ def infer(
     """
     update = exchange.update
     rounding = _rounding(sent, exchange)
-    length = _length(update)
+    length = length_of(update)
     steps = _counted_steps(exchange)
     levels = [_levels(update[name], rounding[name]) for name in update]
     few = [count for count in levels if count is not None]
@@ -335,7 +335,8 @@ def _clipped(length: float, others: Sequence[float]) -> float | None:
     return length if len(same) >= 2 else None
 
 
-def _length(update: Params) -> float:
+def length_of(update: Params) -> float:
+    """Of all tensors together, Euclidean."""
     return math.sqrt(math.fsum(float((u.double() ** 2).sum()) for u in update.values()))
 
 

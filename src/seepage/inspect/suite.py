@@ -8,7 +8,19 @@ from enum import StrEnum
 
 from torch import nn
 
-from seepage.attacks import SME, Analytic, Attack, CountLabels, FedAvg, InvertingGradients, LocalModel, Spear
+from seepage.attacks import (
+    SME,
+    Analytic,
+    Attack,
+    CountLabels,
+    Dager,
+    FedAvg,
+    InvertingGradients,
+    LocalModel,
+    Patches,
+    Spear,
+    TokenBag,
+)
 from seepage.inspect.nature import Nature
 from seepage.recipe import Recipe
 from seepage.task import Task
@@ -75,21 +87,47 @@ def choose(
     Returns:
         The attacks that fit, and (name, reason) of those that do not.
     """
-    chosen: list[Chosen] = []
-    left_out: list[tuple[str, str]] = []
     counts = {nature.examples for nature in natures}
     if None in counts:
         why = "needs the number of examples, which the capture does not say; give --examples"
-        return [], [(attack.name, why) for attack in (CountLabels, Analytic, Spear, InvertingGradients, FedAvg, SME)]
-    if task.spec.classes is None:
-        left_out.append((CountLabels.name, "there are no classes"))
-    elif task.head is None:
-        left_out.append((CountLabels.name, "the module does not end in a linear layer with one output per class"))
-    else:
-        chosen.append(Chosen(CountLabels(), "the last layer gives label counts away"))
+        needy = (Dager,) if task.spec.is_text else (Analytic, Spear, InvertingGradients, FedAvg, SME)
+        return _bag(task), [(attack.name, why) for attack in (CountLabels, *needy)]
     several = any(nature.fewest_steps > 1 for nature in natures)
     if recipe is not None:
         several = several or any(recipe.steps(count) > 1 for count in counts if count)
+    chosen, left_out = _labels(task)
+    found, others = _texts(task, several) if task.spec.is_text else _numbers(task, recipe, counts, several, effort)
+    return chosen + found, left_out + others
+
+
+def _labels(task: Task) -> tuple[list[Chosen], list[tuple[str, str]]]:
+    if task.spec.classes is None:
+        return [], [(CountLabels.name, "there are no classes")]
+    if task.head is None:
+        return [], [(CountLabels.name, "the module does not end in a linear layer with one output per class")]
+    return [Chosen(CountLabels(), "the last layer gives label counts away")], []
+
+
+def _bag(task: Task) -> list[Chosen]:
+    """Alone needs no number of examples."""
+    why = "the rows of the embedding that moved name the tokens that occur"
+    return [Chosen(TokenBag(), why)] if task.spec.is_text else []
+
+
+def _texts(task: Task, several: bool) -> tuple[list[Chosen], list[tuple[str, str]]]:
+    chosen, why = _bag(task), "tokens are whole numbers, which no gradient reaches"
+    left_out = [(attack.name, why) for attack in (Analytic, Spear, InvertingGradients, FedAvg, SME)]
+    if several:
+        return chosen, [(Dager.name, "it takes one gradient apart, and there were several local steps"), *left_out]
+    return [*chosen, Chosen(Dager(), "the gradient of an attention spans what enters it, and so tells texts")], left_out
+
+
+def _numbers(
+    task: Task, recipe: Recipe | None, counts: set[int | None], several: bool, effort: Effort
+) -> tuple[list[Chosen], list[tuple[str, str]]]:
+    """For images, rows of tables and whatever else has a gradient."""
+    chosen: list[Chosen] = []
+    left_out: list[tuple[str, str]] = []
     layers = list(task.module.modules())
     if not any(isinstance(layer, nn.Linear) for layer in layers):
         left_out += [(attack.name, "the module has no linear layer") for attack in (Analytic, Spear)]
@@ -103,6 +141,13 @@ def choose(
             left_out.append((Spear.name, "the module has no ReLU, whose zeros it lives on"))
         else:
             chosen.append(Chosen(Spear(), "ReLU leaves zeros by which a batch is taken apart"))
+    if task.spec.is_image and any(isinstance(m, nn.Conv2d) and m.stride == m.kernel_size for m in layers):
+        if counts == {1}:
+            chosen.append(
+                Chosen(Patches(), "patches can be computed from their embedding's gradient and the positions'")
+            )
+        else:
+            left_out.append((Patches.name, "it is for a single image"))
     search = InvertingGradients(steps=effort.steps)
     chosen.append(Chosen(search, "the direction of the update is matched", effort.restarts))
     if task.spec.is_image:
