@@ -14,6 +14,7 @@ from common.nets import CLASSES, IMAGE, Recurrent, flat, image_task, mlp, seeded
 from common.walk import reachable
 from seepage.attacks import (
     LMRA,
+    ROGS,
     Analytic,
     Attack,
     AttributeGradient,
@@ -22,6 +23,7 @@ from seepage.attacks import (
     Dager,
     LocalModel,
     ModelInversion,
+    Patches,
     SourceInference,
     SourceInversion,
     Spear,
@@ -44,7 +46,7 @@ STEPS = Recipe(SGD(0.1), epochs=2, batch_size=1, shuffle=False)
 LARGE_STEPS, SMALL_STEPS = (Recipe(SGD(lr), epochs=3) for lr in (0.1, 0.01))
 
 # Attacks that compute instead of searching, and refuse what cannot be computed: `tests/attacks/test_analytic.py`.
-COMPUTED: frozenset[type[Attack]] = frozenset({Analytic, Spear})
+COMPUTED: frozenset[type[Attack]] = frozenset({Analytic, Patches, Spear})
 # Those that read tokens: `tests/attacks/test_tokens.py`.
 TOKENS: frozenset[type[Attack]] = frozenset({Dager, TokenBag})
 # Those that answer a client's own model and nothing else: `tests/attacks/test_local_model.py`.
@@ -55,6 +57,8 @@ RECORDS_KNOWN: frozenset[type[Attack]] = frozenset(
 )
 # Those that say what classes look like, and nothing of single examples: `test_model_inversion.py`.
 CLASSES_ALONE: frozenset[type[Attack]] = frozenset({ModelInversion})
+# Those that need files of weights: `test_rogs.py`.
+GENERATED: frozenset[type[Attack]] = frozenset({ROGS})
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seepage.metrics.intervals import mean_interval, share_interval
+from seepage.metrics.intervals import bootstrap_interval, mean_interval, share_interval
 
 
 @given(
@@ -53,3 +54,20 @@ def test_errors_say_what_to_do() -> None:
         mean_interval([1.0, math.inf])
     with pytest.raises(ValueError, match="got 5 successes of 4"):
         share_interval(5, 4)
+
+
+def test_bootstrap_is_near_scipys_and_the_same_every_time() -> None:
+    values = np.random.default_rng(1).exponential(size=40)
+    ours = bootstrap_interval([*values, math.nan])
+    theirs = scipy.stats.bootstrap((values,), np.mean, n_resamples=9999, method="percentile", random_state=3)
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.02)
+    assert (ours.mean, ours.n) == (pytest.approx(values.mean()), 40)
+    assert ours == bootstrap_interval(values)
+
+
+@pytest.mark.parametrize(("values", "n"), [([], 0), ([3.0], 1), ([math.nan], 0)])
+def test_bootstrap_of_too_few_values_leaves_bounds_open(values: list[float], n: int) -> None:
+    found = bootstrap_interval(values)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert found.n == n

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import math
 import re
+from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +16,9 @@ from seepage.audit.diagnosis import Cause
 from seepage.audit.experiment import Expectation
 from seepage.audit.gate import Limit, Policy, gate
 from seepage.audit.summary import Index
+from seepage.audit.table import COLUMNS
 from seepage.engine.minimise import Status
-from seepage.report import render
+from seepage.report import render, vendor
 from seepage.report import strips as strips_module
 from seepage.threat import Fact
 
@@ -28,11 +34,14 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
+        self.scripts: list[str] = []
         self.open: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -44,7 +53,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "title"):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+        elif self.open and self.open[-1] not in ("style", "title"):
             self.words.append(data)
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
@@ -101,24 +112,48 @@ def test_every_part_is_there(full: Any) -> None:
     assert len([s for s in page.all("svg") if s.get("role") == "img"]) == 2
 
 
-def test_self_contained_and_without_script(full: Any) -> None:
+def test_self_contained_and_its_own_scripts_alone_may_run(full: Any) -> None:
     text = render(index("t"), full.frame, full.pictures)
     page = Page(text)
-    assert not page.all("script")
     assert not page.all("link")
-    for _, attributes in page.tags:
+    for tag, attributes in page.tags:
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href", "data", "action", "poster"):
-            assert (attributes.get(name) or "#").startswith(("data:image/png;base64,", "#"))
-    assert "@import" not in text
-    assert "url(" not in text
+            assert (attributes.get(name) or "#").startswith(("data:image/png;base64,", "#")), (tag, name)
+    style = "".join(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
+    assert "@import" not in style
+    assert "url(" not in style
     targets = {a["id"] for _, a in page.tags if "id" in a}
     assert {(a["href"] or "")[1:] for a in page.all("a")} <= targets
+    (policy,) = [m["content"] or "" for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    data, *code = page.scripts
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in code]
+    assert rules["script-src"] == " ".join(f"'sha256-{digest}'" for digest in digests)
+    assert json.loads(data)["threshold"] == 20.0
+    assert "sourceMappingURL" not in "".join(code)
+
+
+def test_libraries_come_with_their_licence_and_are_what_was_fetched() -> None:
+    folder = Path(vendor.__file__).parent
+    entries = json.loads((folder / "versions.json").read_text())
+    listed = {file for entry in entries for file in entry["files"]}
+    shown = unescape(render(index(), COLUMNS.empty_table().to_pandas(), {}))
+    assert listed == {path.name for path in folder.iterdir() if path.suffix in (".js", ".css", ".txt")}
+    for entry in entries:
+        licence = next((folder / file).read_text() for file in entry["files"] if file.startswith("LICENSE"))
+        assert {"MIT": "without restriction", "ISC": "Permission to use, copy, modify"}[entry["licence"]] in licence
+        script = next((folder / file).read_text() for file in entry["files"] if file.endswith(".js"))
+        assert entry["version"] in script
+        assert licence.split("\n\n")[-1].strip() in shown
 
 
 def test_every_image_has_words_and_the_best_comes_first(full: Any) -> None:
     page = Page(render(index("t"), full.frame, full.pictures))
     images = page.all("img")
+    worst, images = images[:2], images[2:]
+    assert ["31.2 dB" in str(image["alt"]) for image in worst] == [False, True]
     assert len(images) == 2 * 3 - 1 + 2 * 3  # one true image has no reconstruction
     assert all(image.get("alt") for image in images)
     reconstructions = [str(i["alt"]) for i in images if str(i["alt"]).startswith("Reconstruction")]
@@ -148,7 +183,9 @@ def test_what_comes_from_the_table_is_escaped(book: Any, column: str) -> None:
     verdicts = gate(book.frame, Policy((Limit(HOSTILE, at_most=1.0, case=HOSTILE),)))
     page = Page(render(index("t", name=HOSTILE, expect=expect), book.frame, book.pictures, verdicts))
     assert page.open == []
-    assert not page.all("script")
+    assert len(page.scripts) == 5
+    assert HOSTILE in json.dumps(json.loads(page.scripts[0]))
+    assert "<" not in page.scripts[0]
     assert all((image["src"] or "").startswith("data:") for image in page.all("img"))
 
 
@@ -211,8 +248,10 @@ def test_trials_of_one_line_share_a_strip_and_the_rest_is_counted(book: Any) -> 
         book.show(trial, [30.0] * 8, client=client)
     page = Page(render(index(), book.frame, book.pictures))
     assert len(page.all("article")) == 1
-    assert len(page.all("img")) == 2 * 12
-    assert "and 4 more" in page.text
+    shown = [pair for pair in page.all("li") if pair.get("data-client")]
+    assert len(page.all("img")) == 2 * len(shown) + 2  # with the worst case on top
+    assert [sum(pair["data-rank"] == rank for pair in shown) for rank in ("best", "median", "worst")] == [6, 3, 3]
+    assert f"and {16 - len(shown)} more" in page.text
 
 
 def test_of_too_many_strips_those_that_leaked_most_are_shown(book: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,6 +365,16 @@ def test_bounds_of_a_share_stay_inside_of_what_a_share_can_be(book: Any) -> None
     book.labels(1.0, wrong=0.0, client="1")
     text = Page(render(index("t"), book.frame, {})).text
     assert "[0.0, 100.0]" in text
+
+
+def test_every_mean_of_images_has_an_interval_and_n(book: Any) -> None:
+    for client, psnr in (("0", [30.0, 10.0]), ("1", [24.0, 8.0]), ("2", [9.0, math.nan])):
+        book.images(psnr, client=client)
+        book.add("label_accuracy", 1.0, client=client, item="all")
+    text = Page(render(index("t"), book.frame, {})).text
+    assert "[0, 100]" in text  # of images that came back: of two clients half, of one none
+    assert "[44, 100]" in text  # all labels of three clients: Wilson's interval, since there is no spread
+    assert "n is the number of clients" in text
 
 
 def test_what_enters_a_layer_is_shown_as_an_error(book: Any) -> None:

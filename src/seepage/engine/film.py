@@ -17,7 +17,7 @@ from seepage.spec import DataSpec
 __all__ = ["Film", "current_film", "filming"]
 
 MOMENTS = 8
-MOST_BYTES = 2**28  # of all frames: a quarter of a gigabyte beside what an attack needs anyway
+MOST_BYTES = 2**26  # of all frames: 64 MB, on the host and on the wire of a cluster
 
 
 class Film:

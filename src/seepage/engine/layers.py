@@ -102,6 +102,7 @@ RULES = (
         Consequence.NOTE,
         "the client draws masks that no attacker can know, so the attack simulates the client without them",
         "Nothing to do; with p = 0 the leak would be larger",
+        lambda layer: layer.p > 0,
     ),
     Rule(
         (nn.GRU, nn.GRUCell, nn.RNN),

@@ -19,12 +19,14 @@ class CapturedSection:
         clients: (client, round, checks, reasons), the first ones.
         more: how many are not shown.
         believed: (client, label counts in words) by the attack that counts labels.
+        texts: (client, texts) by the last attack that named any.
         left_out: (attack, reason) of those that do not fit.
     """
 
     clients: list[tuple[str, int, list[dict[str, str]], list[dict[str, str]]]]
     more: int
     believed: list[tuple[str, str]]
+    texts: list[tuple[str, list[str]]]
     left_out: list[tuple[str, str]]
 
 
@@ -40,9 +42,11 @@ def captured_section(notes: Mapping[str, dict[str, Any]]) -> CapturedSection | N
         return None
     examined = [(str(e["client"]), int(e["round"]), e["checks"], e["reasons"]) for e in told[0]["examinations"]]
     labels: dict[str, dict[str, int]] = next((note["labels"] for note in told if note.get("labels")), {})
+    texts: dict[str, list[str]] = next((note["texts"] for note in reversed(told) if note.get("texts")), {})
     return CapturedSection(
         examined[:MOST_CLIENTS],
         len(examined[MOST_CLIENTS:]),
         [(client, ", ".join(f"{n} × {label}" for label, n in counts.items())) for client, counts in labels.items()],
+        list(texts.items())[:MOST_CLIENTS],
         [(str(name), str(why)) for name, why in told[0].get("left_out", ())],
     )

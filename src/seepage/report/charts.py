@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Chart", "Mark", "Series", "frontier", "line_chart", "scatter", "ticks"]
+from seepage.metrics.intervals import Interval
+
+__all__ = ["Chart", "Choice", "Mark", "Series", "frontier", "frontier_chart", "line_chart", "ticks"]
 
 WIDTH, HEIGHT = 440, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 44
@@ -30,12 +32,16 @@ class Series:
         name: for the legend and for screen readers.
         marks: in order.
         line: SVG path data; empty for points alone.
+        bars: SVG path data of the intervals of its points; empty without any.
+        promises: SVG path data from its points to what is proven about them; likewise.
     """
 
     style: int
     name: str
     marks: tuple[Mark, ...]
     line: str
+    bars: str = ""
+    promises: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,26 +126,57 @@ def line_chart(title: str, lines: Sequence[tuple[int, str, Sequence[tuple[float,
     )
 
 
-def scatter(title: str, x_label: str, unit: str, points: Sequence[tuple[int, str, float, float]]) -> Chart:
-    """Leak against accuracy in per cent, one point per defence, and the frontier between them.
+@dataclass(frozen=True)
+class Choice:
+    """A defence, or one strength of it, as a point between leak and accuracy.
+
+    Args:
+        style: which colour and shape.
+        name: for the legend and for screen readers.
+        leak: with its interval; bounds that are NaN are not drawn.
+        accuracy: likewise, in per cent.
+    """
+
+    style: int
+    name: str
+    leak: Interval
+    accuracy: Interval
+
+
+def frontier_chart(title: str, x_label: str, unit: str, choices: Sequence[Choice]) -> Chart:
+    """Leak against accuracy with their intervals, and the frontier between the means.
 
     Args:
         title: of the chart.
         x_label: what the leak is measured in.
-        unit: of the leak, for the words of each point.
-        points: style, name, leak and accuracy of each defence.
+        unit: of the leak; `"%"` gives an axis from 0 to 100.
+        choices: what there is to choose between.
+
+    Example:
+        >>> points = [Choice(0, "none", Interval(80, 70, 90, 5), Interval(91, 90, 92, 3)),
+        ...           Choice(1, "noise", Interval(10, 0, 20, 5), Interval(85, 83, 87, 3))]
+        >>> chart = frontier_chart("Frontier", "images that came back, %", "%", points)
+        >>> chart.series[1].marks[0].title
+        'noise: leak 10.0 % [0.0, 20.0], accuracy 85.0 % [83.0, 87.0]'
+        >>> chart.series[1].bars.count("M")
+        2
     """
-    share = unit == "%"
-    x_values = [x for _, _, x, _ in points]
-    x_ticks = _percent_ticks(x_values, whole=True) if share else ticks(min(x_values), max(x_values))
-    y_ticks = _percent_ticks([y for _, _, _, y in points])
+    leaks = [end for one in choices for end in _ends(one.leak)]
+    accuracies = [end for one in choices for end in _ends(one.accuracy)]
+    x_ticks = _percent_ticks(leaks, whole=True) if unit == "%" else ticks(min(leaks), max(leaks))
+    y_ticks = _percent_ticks(accuracies)
     x_at = _scale(x_ticks[0], x_ticks[-1], LEFT + 10, WIDTH - RIGHT - 10)
     y_at = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
-    series = tuple(
-        Series(style, name, (Mark(x_at(x), y_at(y), f"{name}: leak {x:.1f} {unit}, accuracy {y:.1f} %"),), "")
-        for style, name, x, y in points
-    )
-    edge = frontier((x, y) for _, _, x, y in points)
+    series = []
+    for one in choices:
+        words = f"{one.name}: leak {_bounded(one.leak, unit)}, accuracy {_bounded(one.accuracy, '%')}"
+        mark = Mark(x_at(one.leak.mean), y_at(one.accuracy.mean), words)
+        across = [x_at(min(max(x, x_ticks[0]), x_ticks[-1])) for x in _ends(one.leak)[1:]]
+        along = [y_at(min(max(y, y_ticks[0]), y_ticks[-1])) for y in _ends(one.accuracy)[1:]]
+        bars = f"M{across[0]} {mark.y}H{across[1]}" if across else ""
+        bars += f"M{mark.x} {along[0]}V{along[1]}" if along else ""
+        series.append(Series(one.style, one.name, (mark,), "", bars))
+    edge = frontier((one.leak.mean, one.accuracy.mean) for one in choices)
     path = "M" + "L".join(f"{x_at(x):.1f} {y_at(y):.1f}" for x, y in edge) if len(edge) > 1 else ""
     return Chart(
         title,
@@ -147,9 +184,19 @@ def scatter(title: str, x_label: str, unit: str, points: Sequence[tuple[int, str
         "accuracy, %",
         tuple((x_at(t), f"{t:g}") for t in x_ticks),
         tuple((y_at(t), f"{t:g}") for t in y_ticks),
-        series,
+        tuple(series),
         path,
     )
+
+
+def _ends(interval: Interval) -> list[float]:
+    """The mean, and the bounds where there are any."""
+    return [interval.mean, *(bound for bound in (interval.low, interval.high) if not math.isnan(bound))]
+
+
+def _bounded(interval: Interval, unit: str) -> str:
+    bounds = f" [{interval.low:.1f}, {interval.high:.1f}]" if len(_ends(interval)) > 1 else ""
+    return f"{interval.mean:.1f} {unit}{bounds}"
 
 
 def _percent_ticks(values: Sequence[float], *, whole: bool = False) -> list[float]:

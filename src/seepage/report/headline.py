@@ -16,7 +16,7 @@ from seepage.metrics.intervals import share_interval
 from seepage.report.words import among, decimal, defence_label, percent, plural
 from seepage.threat import THREATS, Fact, ThreatModel
 
-__all__ = ["Headline", "Tally", "Tone", "headline", "last_accuracy", "tally"]
+__all__ = ["Headline", "Tally", "Tone", "every_tally", "headline", "last_accuracy", "tally"]
 
 Tone: TypeAlias = Literal["leak", "quiet", "unknown"]
 
@@ -154,6 +154,7 @@ def headline(
     threshold: float,
     trials: Collection[str] = (),
     threats: Mapping[str, ThreatModel] = THREATS,
+    tallies: Mapping[Kind, Sequence[Tally]] | None = None,
 ) -> Headline:
     """The verdict on a table of results.
 
@@ -162,6 +163,7 @@ def headline(
         threshold: PSNR in dB above which an image counts as recovered.
         trials: digests of all trials of the experiment, to notice those that have not run.
         threats: the threat models by name.
+        tallies: what came back of every kind that was measured, where `every_tally` was asked already.
 
     Example:
         >>> common = {"case": "a", "attack_settings": "", "defence_settings": "", "threat": "honest-server",
@@ -172,7 +174,8 @@ def headline(
         >>> headline(rows, 20.0).sentence
         'Without a defence, 2 of 3 images came back recognisably (PSNR above 20 dB); no defence was measured.'
     """
-    tallies = {kind: found for kind in MEASURES if (found := tally(rows, threshold, kind, threats))}
+    if tallies is None:
+        tallies = every_tally(rows, threshold, threats)
     if not tallies:
         return Headline("unknown", _nothing_measured(rows), tuple(_unfinished(rows, trials)))
     came = {
@@ -211,6 +214,13 @@ def last_accuracy(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     }
 
 
+def every_tally(
+    rows: pd.DataFrame, threshold: float, threats: Mapping[str, ThreatModel] = THREATS
+) -> dict[Kind, list[Tally]]:
+    """What came back of every kind that was measured, under each defence."""
+    return {kind: found for kind in MEASURES if (found := tally(rows, threshold, kind, threats))}
+
+
 def tally(
     rows: pd.DataFrame, threshold: float, kind: Kind, threats: Mapping[str, ThreatModel] = THREATS
 ) -> list[Tally]:
@@ -240,6 +250,7 @@ def _tally(
     name, settings = str(measured["defence"].iloc[0]), str(measured["defence_settings"].iloc[0])
     found, total, free = 0.0, 0, 0
     strongest, met, values, priors = [], set(), [], []
+    guesses = _guesses(rows, kind)
     for case, of_case in measured.groupby("case", sort=False):
         best: tuple[tuple[float, float], tuple[str, str, str], pd.DataFrame] | None = None
         for pair, part in of_case.groupby(_PAIR, sort=False):
@@ -255,13 +266,7 @@ def _tally(
         strongest.append((str(case), attack, attack_settings, threat))
         found, total = found + came, total + len(part)
         values.append(part["value"])
-        same = rows[
-            (rows["case"] == case)
-            & (rows["attack"] == attack)
-            & (rows["attack_settings"] == attack_settings)
-            & (rows["threat"] == threat)
-        ]
-        prior = _prior_of_each(same, part, kind)
+        prior = _prior_of_each(guesses.get((str(case), attack, attack_settings, threat), {}), part)
         priors.append(prior)
         if kind == "image":
             free += int(((part["value"] > threshold).to_numpy() & (prior > threshold).to_numpy()).sum())
@@ -294,14 +299,21 @@ def _told_labels(threats: Mapping[str, ThreatModel]) -> set[str]:
     return {name for name, threat in threats.items() if threat.facts & {Fact.LABELS, Fact.BATCH_LABELS}}
 
 
-def _prior_of_each(rows: pd.DataFrame, part: pd.DataFrame, kind: Kind) -> pd.Series[float]:
+def _guesses(rows: pd.DataFrame, kind: Kind) -> dict[tuple[str, ...], dict[str, pd.DataFrame]]:
+    """What guesses without a leak score, by case, attack, settings and threat model, and by metric."""
+    metrics = [f"{MEASURES[kind]}_of_{baseline}" for baseline in BASELINES]
+    found: dict[tuple[str, ...], dict[str, pd.DataFrame]] = {}
+    for names, part in rows[rows["metric"].isin(metrics)].groupby(["case", *_PAIR, "metric"], sort=False):
+        *key, metric = map(str, names)
+        found.setdefault(tuple(key), {})[metric] = part
+    return {key: {metric: parts[metric] for metric in metrics if metric in parts} for key, parts in found.items()}
+
+
+def _prior_of_each(guesses: Mapping[str, pd.DataFrame], part: pd.DataFrame) -> pd.Series[float]:
     """For each image or row the score of that guess without a leak that is best on the whole."""
     keys = pd.MultiIndex.from_frame(part[["client", "item"]])
     best = pd.Series(math.nan, index=keys, dtype=float)
-    for baseline in BASELINES:
-        values = rows[rows["metric"] == f"{MEASURES[kind]}_of_{baseline}"]
-        if values.empty:
-            continue
+    for values in guesses.values():
         one = values.drop_duplicates(["client", "item"]).set_index(["client", "item"])["value"].reindex(keys)
         if math.isnan(best.mean()) or one.mean() > best.mean():
             best = one

@@ -1,9 +1,18 @@
-"""From rows and pictures to one HTML file that needs nothing beside it: no script, no font, no request."""
+"""From rows and pictures to one HTML file that needs nothing beside it: no server, no font, no request.
+
+Everything a privacy officer reads is there without a script. Scripts add what a researcher digs with: tables that
+filter and sort (Tabulator), distributions (Observable Plot) and sliders. They are inside the file, and a policy in its
+head lets a browser run these very scripts, by their digests, and no other.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -13,25 +22,32 @@ from typing import Any
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup
 
 from seepage.audit.diagnosis import Cause
+from seepage.audit.differences import Difference
 from seepage.audit.gate import Limit, Verdict
 from seepage.audit.summary import Comparison, Index, Kind, Line, compare, count_causes, read_rows, summarise
 from seepage.audit.table import Pictures
 from seepage.engine.minimise import Status
+from seepage.metrics.intervals import Interval
 from seepage.metrics.registry import METRICS
 from seepage.report import words
 from seepage.report.captured import captured_section
-from seepage.report.charts import Chart, line_chart, scatter
-from seepage.report.headline import Tally, Tone, headline, tally
-from seepage.report.strips import strips
+from seepage.report.charts import Chart, Choice, frontier_chart, line_chart
+from seepage.report.explorer import explorer, inline_json
+from seepage.report.headline import Tally, Tone, every_tally, headline, tally
+from seepage.report.origin import Origin, recall
+from seepage.report.paired import contrasts
+from seepage.report.pictures import Pair
+from seepage.report.strips import Group, Strip, strips
 from seepage.report.tables import (
     feature_table,
     image_table,
+    key,
     label_table,
     model_table,
     names,
-    numbers,
     row_table,
     share_table,
     text_table,
@@ -55,6 +71,7 @@ def render(
     pictures: Mapping[str, Pictures],
     verdicts: Sequence[Verdict] = (),
     notes: Mapping[str, dict[str, Any]] = _NO_NOTES,
+    origin: Origin | None = None,
 ) -> str:
     """The report of a folder of results.
 
@@ -64,6 +81,7 @@ def render(
         pictures: of the trials that have any, by digest.
         verdicts: of the gate, where there is a policy.
         notes: of the trials, by digest; they know the facts of the user's own threat models and the seconds spent.
+        origin: the command that the results came from, where that is known.
 
     Returns:
         The text of one HTML file; the same for the same arguments.
@@ -92,11 +110,30 @@ def render(
         unscored_table(lines, rows),
     ]
     groups, left_out = strips(lines, rows, pictures, index.threshold)
-    charts = _charts(rows, styles, index.threshold, threats)
-    glances = _glances(rows, index.threshold, threats)
-    first = headline(rows, index.threshold, index.trials, threats)
-    return _template().render(
+    charts = _charts(rows, lines, styles, index.threshold, threats)
+    tallies = every_tally(rows, index.threshold, threats)
+    glances = _glances(tallies)
+    first = headline(rows, index.threshold, index.trials, threats, tallies)
+    compared, contrasts_left_out = contrasts(rows, lines, attacks)
+    every_strip = sorted((strip for group in groups for strip in group.strips), key=lambda strip: strip.number)
+    template = _environment().get_template("template.html")
+    return template.render(
         index=index,
+        worst=_worst(groups),
+        origin=origin,
+        seeds=names(rows, "seed"),
+        contrasts=[(one, *_contrast_words(one.found)) for one in compared],
+        contrasts_left_out=contrasts_left_out,
+        filters={
+            "defence": _once(words.defence_label(s.line.defence, s.line.defence_settings) for s in every_strip),
+            "attack": _once(attacks[s.line.attack, s.line.attack_settings] for s in every_strip),
+            "client": _once(client for strip in every_strip for client in strip.clients),
+        },
+        data=inline_json(explorer(rows, lines, every_strip, attacks, notes, index.threshold)),
+        scripts=_scripts(),
+        script_digests=" ".join(f"'{_digest(script)}'" for script in _scripts()),
+        table_style=Markup(_vendored("tabulator.min.css")),
+        licences=_licences(),
         headline=first,
         badge=_badge(first.tone, glances),
         glances=glances,
@@ -105,7 +142,6 @@ def render(
         left_out=left_out,
         tables=[table for table in tables if table is not None],
         captured=captured_section(notes),
-        everything=[(line, numbers(line)) for line in lines if line.metrics],
         charts=charts[:MOST_CHARTS],
         charts_left_out=len(charts[MOST_CHARTS:]),
         legend=[(style, words.defence_label(*defence)) for defence, style in styles.items()],
@@ -132,7 +168,7 @@ def write_report(folder: Path, verdicts: Sequence[Verdict] = ()) -> Path:
     notes = {trial: table.note(trial) for trial in index.trials}
     page = folder / "index.html"
     scratch = folder / ".index.html"
-    scratch.write_text(render(index, rows, pictures, verdicts, notes), encoding="utf-8")
+    scratch.write_text(render(index, rows, pictures, verdicts, notes, recall(folder)), encoding="utf-8")
     scratch.replace(page)
     return page
 
@@ -150,18 +186,70 @@ _BADGES_OF_LABELS: dict[Tone, tuple[str, str]] = {
 
 
 def _badge(tone: Tone, glances: Sequence[_Glance]) -> tuple[str, str]:
-    labels_alone = all(one.kind == "label" for glance in glances for one in glance.tallies)
+    tallies = [one for glance in glances for one in glance.tallies]
+    told = [one for one in tallies if one.leaks] or tallies
+    labels_alone = all(one.kind == "label" for one in told)
     return (_BADGES_OF_LABELS if labels_alone else _BADGES)[tone]
 
 
 @cache
-def _template() -> jinja2.Template:
-    text = (resources.files("seepage.report") / "template.html").read_text(encoding="utf-8")
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.DictLoader({name: _packaged(name) for name in ("template.html", "charts.html")}),
     )
     environment.filters.update(decimal=words.decimal, percent=words.percent, plural=words.plural)
-    return environment.from_string(text)
+    return environment
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("seepage.report") / name).read_text(encoding="utf-8")
+
+
+def _vendored(name: str) -> str:
+    # The map of a minified file is not there, and nobody is to ask for it.
+    return re.sub(r"^(//|/\*)# sourceMappingURL=.*$", "", _packaged(f"vendor/{name}"), flags=re.MULTILINE)
+
+
+@cache
+def _scripts() -> tuple[Markup, ...]:
+    """The libraries and the page's own script, which come from this package and are not escaped."""
+    libraries = [_vendored(name) for name in ("tabulator.min.js", "d3.min.js", "plot.umd.min.js")]
+    return tuple(Markup(script) for script in (*libraries, _packaged("page.js")))
+
+
+@cache
+def _licences() -> list[tuple[str, str]]:
+    """Of every library, which go with every copy of it."""
+    return [
+        (f"{entry['package']} {entry['version']}", _packaged(f"vendor/{file}"))
+        for entry in json.loads(_packaged("vendor/versions.json"))
+        for file in entry["files"]
+        if file.startswith("LICENSE")
+    ]
+
+
+def _digest(script: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def _once(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _worst(groups: Sequence[Group]) -> tuple[Strip, Pair] | None:
+    """The reconstruction that is most like the truth, wherever it came back."""
+    pairs = [(strip, pair) for group in groups for strip in group.strips for pair in strip.pairs if pair.truth]
+    return max((one for one in pairs if one[1].guess), key=lambda one: one[1].psnr, default=None)
+
+
+def _contrast_words(found: Difference) -> tuple[str, str, str]:
+    """The change with its interval, how likely it is by chance, and what follows."""
+    mean, bounds = words.significant(found.change)
+    return f"{mean} {bounds}".strip(), words.DASH if math.isnan(found.p) else f"{found.p:.2g}", found.verdict
 
 
 def _styles(rows: pd.DataFrame) -> dict[tuple[str, str], int]:
@@ -210,13 +298,12 @@ _SHARES: dict[Kind | None, str] = {
 }
 
 
-def _glances(rows: pd.DataFrame, threshold: float, threats: Mapping[str, ThreatModel]) -> list[_Glance]:
-    glances = []
-    for kind, title in _GLANCES.items():
-        tallies = tally(rows, threshold, kind, threats)
-        if tallies:
-            glances.append(_Glance(title, tallies, any(not math.isnan(one.accuracy) for one in tallies)))
-    return glances
+def _glances(every: Mapping[Kind, list[Tally]]) -> list[_Glance]:
+    return [
+        _Glance(title, every[kind], any(not math.isnan(one.accuracy) for one in every[kind]))
+        for kind, title in _GLANCES.items()
+        if kind in every
+    ]
 
 
 def _strongest(one: Tally, attacks: Mapping[tuple[str, str], str]) -> str:
@@ -241,6 +328,7 @@ class _ChartPair:
 
 def _charts(
     rows: pd.DataFrame,
+    lines: Sequence[Line],
     styles: Mapping[tuple[str, str], int],
     threshold: float,
     threats: Mapping[str, ThreatModel],
@@ -257,26 +345,42 @@ def _charts(
         title = f"Accuracy after each round, case {case}"
         of_case = rows[rows["case"] == case]
         # Images before labels: one picture of what a defence costs is enough.
-        drawable = (_trade(tally(of_case, threshold, kind, threats), str(case), styles) for kind in _GLANCES)
+        drawable = (_trade(tally(of_case, threshold, kind, threats), lines, str(case), styles) for kind in _GLANCES)
         trade = next((chart for chart in drawable if chart is not None), None)
         pairs.append(_ChartPair(str(case), line_chart(title, drawn), trade, numbers))
     return pairs
 
 
-def _trade(tallies: Sequence[Tally], case: str, styles: Mapping[tuple[str, str], int]) -> Chart | None:
+def _trade(
+    tallies: Sequence[Tally], lines: Sequence[Line], case: str, styles: Mapping[tuple[str, str], int]
+) -> Chart | None:
     """Leak of the strongest attack against accuracy, where there are two defences to choose between."""
     kept = [one for one in tallies if not math.isnan(one.accuracy) and not math.isnan(one.mean)]
     if len(kept) < 2:
         return None
-    title = f"Leak against accuracy, case {case}"
+    title, kind = f"Leak against accuracy, case {case}", kept[0].kind
+    by_key = {key(line): line for line in lines}
 
-    def points(leak: Callable[[Tally], float]) -> list[tuple[int, str, float, float]]:
-        return [(styles[one.defence, one.settings], one.label, leak(one), 100 * one.accuracy) for one in kept]
+    def measured(one: Tally, metric: str, scale: float, mean: float) -> Interval:
+        """The leak, with the interval of its line over clients; a share does not reach beyond what it can be."""
+        ((_, attack, settings, threat),) = one.strongest  # of one case
+        line = by_key[case, attack, settings, one.defence, one.settings, threat]
+        found = line.metrics.get(metric, Interval(math.nan, math.nan, math.nan, 0))
+        return Interval(mean, scale * found.low, scale * found.high, found.n)
 
-    kind = kept[0].kind
+    def choices(leak: Callable[[Tally], Interval]) -> list[Choice]:
+        return [
+            Choice(styles[one.defence, one.settings], one.label, leak(one), _alone(100 * one.accuracy)) for one in kept
+        ]
+
     if kind == "image" and len({one.share for one in kept}) == 1:  # then it tells defences apart no better than a coin
-        return scatter(title, "mean PSNR, dB", "dB", points(lambda one: one.mean))
-    return scatter(title, _LEAKS[kind], "%", points(lambda one: 100 * one.share))
+        return frontier_chart(title, "mean PSNR, dB", "dB", choices(lambda one: measured(one, "psnr", 1, one.mean)))
+    share = _SHARES.get(kind, "")
+    return frontier_chart(title, _LEAKS[kind], "%", choices(lambda one: measured(one, share, 100, 100 * one.share)))
+
+
+def _alone(value: float) -> Interval:
+    return Interval(value, math.nan, math.nan, 1)
 
 
 _LEAKS: dict[Kind, str] = {

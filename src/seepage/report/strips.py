@@ -1,4 +1,4 @@
-"""Which pictures are shown: a strip for each line, the best pairs of it, and not more than a browser takes."""
+"""Which pictures are shown: a gallery for each line, its most telling pairs, and not more than a browser takes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pandas as pd
 
 from seepage.audit.summary import KEYS, Line
 from seepage.audit.table import Pictures
-from seepage.report.pictures import Pair, best_pairs
+from seepage.report.pictures import Pair, gallery_pairs
 from seepage.report.tables import key, prior
 
 __all__ = ["Group", "Strip", "strips"]
 
-MOST_PAIRS = 12  # in a strip
 MOST_STRIPS = 60  # with pictures
-MOST_CHARACTERS = 20_000_000  # of pictures in all: a file that a browser and a mail server still take
+MOST_CHARACTERS = 12_000_000  # of pictures in all: a file that a browser and a mail server still take
+MOST_FILMED = 4_000_000  # of characters, after which pictures come without how they came about
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Strip:
         total: how many there are.
         prior: PSNR of the best guess without any leak.
         scored: whether there was a truth to hold the pictures against.
+        moments: updates that were made at each frame of the pairs that were filmed.
+        number: of the strip on the page.
     """
 
     line: Line
@@ -39,11 +41,23 @@ class Strip:
     total: int
     prior: float
     scored: bool = True
+    moments: tuple[int, ...] = ()
+    number: int = 0
 
     @property
     def more(self) -> int:
         """How many are not shown."""
         return self.total - len(self.pairs)
+
+    @property
+    def clients(self) -> list[str]:
+        """Whose pictures are there, in order of appearance."""
+        return list(dict.fromkeys(pair.client for pair in self.pairs))
+
+    @property
+    def epochs(self) -> int:
+        """How many local epochs have pictures of their own."""
+        return max((len(pair.epochs) for pair in self.pairs), default=0)
 
 
 @dataclass(frozen=True)
@@ -81,11 +95,14 @@ def strips(
     characters = 0
     for i in order:
         full = len(shown) >= MOST_STRIPS or characters > MOST_CHARACTERS
-        pairs = [] if full else best_pairs(found[i], threshold, MOST_PAIRS)
+        pairs = [] if full else gallery_pairs(found[i], threshold, filmed=characters < MOST_FILMED)
         characters += sum(pair.size for pair in pairs)
         psnr = found[i].psnr
         recovered = int((psnr > threshold).sum())
-        strip = Strip(lines[i], pairs, recovered, len(psnr), prior(lines[i], "psnr"), found[i].scored)
+        film = found[i].footage if any(pair.way for pair in pairs) else None
+        moments = () if film is None else tuple(int(moment) for moment in film.moments)
+        leakless, scored = prior(lines[i], "psnr"), found[i].scored
+        strip = Strip(lines[i], pairs, recovered, len(psnr), leakless, scored, moments, len(shown))
         (left_out if full else shown)[i] = strip
     groups: dict[str, list[Strip]] = {}
     for i in sorted(shown):

@@ -12,7 +12,7 @@ import pandas as pd
 from seepage.audit.diagnosis import FEATURES_FOUND
 from seepage.audit.summary import KEYS, MEASURES, Kind, Line
 from seepage.metrics.baselines import BASELINES
-from seepage.metrics.intervals import Interval
+from seepage.metrics.intervals import Interval, share_interval
 from seepage.metrics.registry import BASELINE_METRICS, METRICS
 from seepage.report import words
 
@@ -27,7 +27,6 @@ __all__ = [
     "label_table",
     "model_table",
     "names",
-    "numbers",
     "prior",
     "row_table",
     "share_table",
@@ -47,11 +46,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, what stands small under it, and whether it is to catch the eye."""
+    """A number, what stands small under it, whether it is to catch the eye, and what stands under that."""
 
     text: str
     small: str = ""
     strong: bool = False
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,16 +114,50 @@ def _surely_above(interval: Interval | None, without_leak: float) -> bool:
     return interval is not None and interval.low > without_leak
 
 
-def _measured(line: Line, metric: str, digits: int) -> Cell:
-    return Cell(words.decimal(line.mean(metric), digits), words.between(line.metrics.get(metric), digits))
+def _measured(line: Line, metric: str, digits: int, beside: str = "") -> Cell:
+    bounds = words.between(line.metrics.get(metric), digits)
+    return Cell(words.decimal(line.mean(metric), digits), bounds, beside=_with_n(line, metric, beside))
+
+
+def _share(line: Line, metric: str, beside: str = "", *, strong: bool = False) -> Cell:
+    bounds = _bounds(line.metrics.get(metric), 0)
+    return Cell(words.percent(line.mean(metric)), bounds, strong, _with_n(line, metric, beside))
+
+
+def _bounds(share: Interval | None, digits: int = 1) -> str:
+    """Of a share in per cent.
+
+    Where all clients gave all or nothing away, they have no spread: the interval is then Wilson's, of so many clients.
+
+    Example:
+        >>> _bounds(Interval(0.5, 0.25, 0.75, 4)), _bounds(Interval(0.0, 0.0, 0.0, 6))
+        ('[25.0, 75.0]', '[0.0, 39.0]')
+    """
+    if share is None:
+        return ""
+    if share.low == share.high and share.mean in (0, 1):
+        share = share_interval(round(share.mean * share.n), share.n)
+    return words.between(_hundredfold(share), digits)
+
+
+def _with_n(line: Line, metric: str, beside: str) -> str:
+    """How many values there are, where these are fewer than the clients in their column."""
+    interval = line.metrics.get(metric)
+    n = "" if interval is None or line.clients < 2 or interval.n == line.clients else f"n = {interval.n}"
+    return ", ".join(filter(None, (beside, n)))
 
 
 _ACCURACY = Column(
     "Accuracy",
     "Share of held-out examples that the global model gets right after the last round with this defence; where a "
-    "number is predicted, the share of its variance that the model explains (R²).",
+    "number is predicted, the share of its variance that the model explains (R²). One federation was trained with each "
+    "defence, so there is no interval.",
 )
-_CLIENTS = Column("Clients", "How many clients were attacked; they are what the intervals are made of.")
+_CLIENTS = Column(
+    "Clients",
+    "How many clients were attacked; n of every mean and interval, unless a cell says otherwise. With a single client "
+    "its examples are n.",
+)
 _LABELS = Column("Labels found", METRICS["label_accuracy"].about)
 
 
@@ -169,9 +203,9 @@ def image_table(lines: Sequence[Line], rows: pd.DataFrame, threshold: float) -> 
             _measured(line, "psnr", 1),
             _priors(line, "psnr", 1),
             Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, without_leak)),
-            Cell(words.decimal(line.mean("ssim"), 2), beside),
+            _measured(line, "ssim", 2, beside),
             *([_measured(line, "lpips", 2)] if with_lpips else []),
-            Cell(words.percent(line.mean("recovered")), f"{found} of {total}" if total else "", strong=found > 0),
+            _share(line, "recovered", f"{found} of {total}" if total else "", strong=found > 0),
             _labels_found(line),
             Cell(words.percent(line.accuracy, 1)),
             Cell(str(line.clients)),
@@ -203,9 +237,8 @@ def row_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
         without_leak = prior(line, "exact_match")
         above = 100 * (line.mean("exact_match") - without_leak)
         interval = line.metrics.get("exact_match")
-        bounds = "" if interval is None else words.between(_hundredfold(interval))
         return [
-            Cell(words.percent(line.mean("exact_match")), bounds),
+            Cell(words.percent(line.mean("exact_match")), _bounds(interval)),
             Cell(words.percent(without_leak)),
             Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, without_leak)),
             _measured(line, "mae", 2),
@@ -412,7 +445,7 @@ def unscored_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | N
 def _share_beside_guess(line: Line, metric: str, digits: int = 0) -> list[Cell]:
     """Two cells: a share, strong where its whole interval is above a guess without any leak, and that guess."""
     interval, without_leak = line.metrics.get(metric), prior(line, metric)
-    bounds = "" if interval is None else words.between(_hundredfold(interval))
+    bounds = _bounds(interval)
     return [
         Cell(words.percent(line.mean(metric), digits), bounds, strong=_surely_above(interval, without_leak)),
         Cell(words.percent(without_leak, digits)),
@@ -421,8 +454,7 @@ def _share_beside_guess(line: Line, metric: str, digits: int = 0) -> list[Cell]:
 
 def _labels_found(line: Line) -> Cell:
     without_leak = prior(line, "label_accuracy")
-    beside = "" if math.isnan(without_leak) else f"no leak {words.percent(without_leak)}"
-    return Cell(words.percent(line.mean("label_accuracy")), beside)
+    return _share(line, "label_accuracy", "" if math.isnan(without_leak) else f"no leak {words.percent(without_leak)}")
 
 
 def _of_kind(lines: Sequence[Line], kind: Kind) -> list[Line]:
@@ -485,14 +517,6 @@ def _counts(
         tuple(map(str, which)): (int(came_back(part["value"]).sum()), len(part))
         for which, part in examples.groupby(KEYS, sort=False)
     }
-
-
-def numbers(line: Line) -> list[tuple[str, str, str, str, int]]:
-    """Every metric of a line: name, mean, bounds, unit and number of values."""
-    return [
-        (name, *words.significant(interval), METRICS[name].unit if name in METRICS else "", interval.n)
-        for name, interval in line.metrics.items()
-    ]
 
 
 def _listed(parts: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from seepage.audit.gate import Verdict
 from seepage.audit.summary import MEASURES, Kind, Line, compare, count_causes, summarise
 from seepage.metrics.intervals import Interval
 from seepage.report.headline import headline
-from seepage.report.tables import prior
+from seepage.report.tables import names, prior
 from seepage.report.words import DASH, counted, decimal, distinguished, plural
 
 __all__ = ["print_comparison", "print_differences", "print_findings", "print_verdicts"]
@@ -70,6 +70,11 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     legend = _legend({line.kind for line in lines}, "Accuracy" in numbers, threshold)
     if legend:
         console.print(legend, style="dim")
+    sizes = sorted({line.clients for line in lines if line.metrics})
+    if sizes:
+        n = f"n = {sizes[0]}" if len(sizes) == 1 else f"n = {sizes[0]} to {sizes[-1]}"
+        seeds = ", ".join(names(rows, "seed"))
+        console.print(f"Means and Student's t intervals over clients, {n}; seed {seeds}.", style="dim")
 
 
 def _numbers(lines: Sequence[Line]) -> dict[str, list[str]]:

@@ -1,0 +1,29 @@
+// Watches a run: asks how far it is while it runs.
+"use strict";
+(() => {
+  const progress = document.getElementById("progress");
+  if (!progress) return;
+  const put = (id, words) => { document.getElementById(id).textContent = words; };
+  const log = document.getElementById("log");
+  const look = async () => {
+    const answer = await fetch(`${document.body.dataset.base}/run/${progress.dataset.run}/state`);
+    if (!answer.ok) return;
+    const now = await answer.json();
+    const badge = document.getElementById("state");
+    badge.textContent = now.state;
+    badge.className = `badge ${now.state}`;
+    put("count", now.total ? `${now.done} of ${now.total} trials` : "reading the specification");
+    put("verdict", now.verdict);
+    const bar = document.getElementById("bar");
+    bar.max = now.total || 1;
+    bar.value = now.done;
+    document.getElementById("report").hidden = !now.done;
+    document.getElementById("stop").hidden = now.state !== "running";
+    const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
+    if (log.textContent !== now.log) log.textContent = now.log;
+    if (atEnd) log.scrollTop = log.scrollHeight;
+    progress.dataset.state = now.state;
+    if (now.state === "running" || now.state === "unfinished") setTimeout(look, now.state === "running" ? 1000 : 5000);
+  };
+  look();
+})();
