@@ -1,7 +1,7 @@
-"""The pages about attacks, defences and threat models name all that there is, and what the others show is run.
+"""The pages about attacks, defences and threat models name all that there is, and what pages show is run.
 
-On the pages of `RUN`, blocks with a `title` are files, other Python is run in the order of the page, and so are lines
-that begin with `$ seepage`; what a page shows below them must be printed by them, up to its numbers. A comment
+On every page, blocks with a `title` are files, other Python is run in the order of the page, and so are lines that
+begin with `$ seepage`; what a page shows below them must be printed by them, up to its numbers. A comment
 `<!-- not run: why -->` before a block leaves it out.
 """
 
@@ -13,29 +13,33 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from common.pages import ROOT, blocks, commands, shown
 from seepage.attacks import ATTACKS
 from seepage.cli import app
 from seepage.defences import DEFENCES
 from seepage.threat import THREATS, Fact
 
-DOCS = Path(__file__).parents[1] / "docs"
-RUN = sorted(
-    page.relative_to(DOCS).as_posix()
-    for page in (DOCS / "index.md", DOCS / "limits.md", *DOCS.glob("tutorials/*.md"), *DOCS.glob("howto/*.md"))
+DOCS = ROOT / "docs"
+EVERY = sorted(
+    page.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md")
+    for page in ROOT.glob(pattern)
 )
-BLOCK = re.compile(
-    r"(?:^<!-- not run: (?P<why>[^\n]+) -->\n\n)?"
-    r"^```(?P<kind>python|console|text|toml)(?: title=\"(?P<file>[^\"]+)\")?\n(?P<text>.*?)^```$",
-    re.DOTALL | re.MULTILINE,
-)
+ELSEWHERE = {
+    "README.md": "tests/test_examples_run.py",
+    "docs/flower.md": "tests/frameworks/test_flower_run.py",
+    "examples/nvflare/README.md": "tests/frameworks/test_nvflare_run.py",
+}
+"""Pages whose blocks another test runs, because they need more than a folder."""
+
+RUN = [page for page in EVERY if page not in ELSEWHERE and any(block.to_run for block in blocks(page))]
+MOST_LEFT_OUT = 20
 
 
 def missing(page: str, names: list[str]) -> list[str]:
@@ -51,34 +55,6 @@ def test_every_attack_and_defence_is_named_with_its_presets(page: str, kinds: di
 
 def test_every_threat_model_and_fact_is_named() -> None:
     assert missing("threats.md", [*THREATS, *(fact.value for fact in Fact)]) == []
-
-
-@dataclass(frozen=True)
-class Block:
-    line: int
-    kind: str
-    file: str | None
-    text: str
-    left_out: str | None
-
-
-def blocks(page: str) -> Iterator[Block]:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    for found in BLOCK.finditer(text):
-        line = text.count("\n", 0, found.start("text"))
-        yield Block(line, found["kind"], found["file"], found["text"], found["why"])
-
-
-def commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command of a console block with what is shown below it."""
-    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        command, *lines = part.splitlines()
-        yield command, [line for line in lines if line.strip()]
-
-
-def plain(text: str) -> str:
-    """Without what differs between machines: numbers, and the width of columns."""
-    return re.sub(r"\s+", " ", re.sub(r"[\d.,]+", "#", text)).strip()
 
 
 @pytest.mark.parametrize("page", RUN)
@@ -109,11 +85,6 @@ def test_every_snippet_and_command_runs(page: str, tmp_path: Path, monkeypatch: 
             registry.update(entries)
 
 
-def shown(lines: list[str], printed: str, where: str) -> None:
-    for line in lines:
-        assert plain(line) in plain(printed), f"{where}: {line!r} is not in\n{printed}"
-
-
 def converse(text: str, where: str, code: int) -> int:
     """Run the commands of a block; `echo $?` shows the code of the one before, which is 0 where it is not shown."""
     asked = [command == "echo $?" for command, _ in commands(text)] + [False]
@@ -130,20 +101,31 @@ def converse(text: str, where: str, code: int) -> int:
     return code
 
 
-def test_pages_say_why_a_block_is_left_out() -> None:
-    """And nothing is left out by a comment that the pattern above passes over."""
-    for page in RUN:
-        marks = re.findall(r"<!-- not run", (DOCS / page).read_text(encoding="utf-8"))
-        assert len(marks) == sum(block.left_out is not None for block in blocks(page)), page
-        fences = re.findall(r"^```(?:python|console)", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
-        assert len(fences) == sum(block.kind in ("python", "console") for block in blocks(page)), page
+@pytest.mark.parametrize("page", EVERY)
+def test_what_is_not_run_says_why(page: str) -> None:
+    """And nothing escapes the pattern by which blocks are found."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = list(blocks(page))
+    assert len(re.findall(r"<!-- not run", text)) == sum(block.left_out is not None for block in found)
+    fences = re.findall(r"^ *```(?:python|console|sh|bash|shell)", text, re.MULTILINE)
+    assert len(fences) == sum(block.kind in ("python", "console", "sh") for block in found)
+    if page not in ELSEWHERE:
+        for block in found:
+            assert block.kind != "sh" or block.left_out, f"{page}:{block.line}: make it a console, or say why not"
+
+
+def test_little_is_left_out() -> None:
+    left_out = [(page, block.left_out) for page in EVERY for block in blocks(page) if block.left_out]
+    assert len(left_out) <= MOST_LEFT_OUT, left_out
+    for page, test in ELSEWHERE.items():
+        assert page in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not name {page}"
 
 
 def test_the_site_is_built_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="needs the dependency group docs")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
-        cwd=DOCS.parent,
+        cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,

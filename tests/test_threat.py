@@ -298,7 +298,9 @@ def test_no_path_leads_to_the_secret_after_a_client_failed() -> None:
 
 
 def test_a_view_holds_only_what_its_fields_say() -> None:
-    assert {field.name for field in fields(View)} == {"threat", "task", "clients", "kind", "rounds", "_granted"}
+    assert {field.name for field in fields(View)} == {
+        "threat", "task", "clients", "kind", "rounds", "_granted", "folder",
+    }  # fmt: skip
     view = seen(THREATS["eavesdropper"])
     with pytest.raises(TypeError):
         view._granted[Fact.LABELS] = torch.zeros(1)  # type: ignore[index]

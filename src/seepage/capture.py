@@ -269,8 +269,12 @@ def write_capture(folder: Path, captures: Sequence[Capture]) -> None:
         os.rename(building, folder)
 
 
-def read_capture(folder: Path) -> list[Capture]:
+def read_capture(folder: Path, only: slice = slice(None)) -> list[Capture]:
     """Read what `write_capture` wrote.
+
+    Args:
+        folder: where it is.
+        only: the places of the clients to read; by default all.
 
     Raises:
         CaptureError: naming the file, the key and the fix, if anything is missing, damaged or of another version.
@@ -297,7 +301,7 @@ def read_capture(folder: Path) -> list[Capture]:
 
     captures = []
     try:
-        for client in header["clients"]:
+        for client in header["clients"][only]:
             exchanges = []
             for entry in client["exchanges"]:
                 state, answer = load(entry["before"]), load(entry["answer"])

@@ -22,22 +22,34 @@ from rich.table import Table as Grid
 
 from seepage.attacks import ATTACKS
 from seepage.audit.differences import differences
-from seepage.audit.experiment import Experiment, Trial, read_experiment
+from seepage.audit.experiment import Experiment, read_experiment
+from seepage.audit.frontier import as_frame, bounds, cheapest, points, read_seeds, seed_folder, seeded
 from seepage.audit.gate import exit_code, gate, read_policy
-from seepage.audit.run import WRONG, defence_name, run, version
+from seepage.audit.live import LiveView
+from seepage.audit.mirror import Mirror
+from seepage.audit.pool import LocalPool, Pool
+from seepage.audit.ray_pool import RayPool
+from seepage.audit.run import WRONG, run, version
 from seepage.audit.summary import read_rows
+from seepage.audit.trackers import tracker
+from seepage.audit.tune import print_tried, read_tuning, tune, tuned_table, write_tuned
 from seepage.audit.values import SpecError
 from seepage.audit.verdicts import as_junit, as_markdown, as_sarif
 from seepage.data import DATASETS, FetchFailed, fetch
 from seepage.defences import DEFENCES
 from seepage.engine.progress import watching
 from seepage.inspect.command import app as inspect_app
+from seepage.inspect.tags import tags
 from seepage.metrics import METRICS
 from seepage.models import MODELS, options
 from seepage.report import write_report
+from seepage.report.frontier import print_frontier, write_frontier
+from seepage.report.origin import remember
+from seepage.report.pdf import write_pdf
 from seepage.report.terminal import print_comparison, print_differences, print_findings, print_verdicts
 from seepage.threat import THREATS
 from seepage.train.command import app as train_app
+from seepage.ui.command import ui
 
 __all__ = ["app", "main"]
 
@@ -59,6 +71,8 @@ app = typer.Typer(
 )
 app.add_typer(train_app, name="train")
 app.add_typer(inspect_app)
+app.command()(ui)
+app.command()(tags)
 say = Console(stderr=True, highlight=False)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for results; finished trials in it are not run again.")]
@@ -75,6 +89,29 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
+class PoolName(StrEnum):
+    """Where trials run."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+PoolOption = Annotated[PoolName, typer.Option("--pool", help="Perform trials in this process, or on a Ray cluster.")]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", help="Of the Ray cluster; default: $RAY_ADDRESS, or one started on this machine."),
+]
+GpuShare = Annotated[
+    float | None,
+    typer.Option("--gpu-share", min=0.01, max=1.0, help="Of a GPU for each trial on Ray; default: as measured."),
+]
+MirrorUrl = Annotated[
+    str | None,
+    typer.Option("--mirror", help="Copy results here as they are finished, and go on from it: s3://…, file:///…"),
+]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="Also tell tensorboard or mlflow; may be given several times.")
+]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute; auto takes a GPU if there is one.")]
 
 
@@ -96,6 +133,11 @@ def audit(
     policy: Annotated[Path | None, typer.Option("--policy", help="Limits to hold the results against.")] = None,
     data: DataFolder = None,
     seed: Seed = None,
+    pool: PoolOption = PoolName.LOCAL,
+    address: Address = None,
+    gpu_share: GpuShare = None,
+    mirror: MirrorUrl = None,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Attack a federation and report what leaks.
@@ -107,7 +149,10 @@ def audit(
         limits = None if policy is None else read_policy(policy)
         with _default_spec(spec) as path:
             experiment = read_experiment(path, seed=seed)
-        _perform(experiment, out, device, data)
+            text = path.read_text(encoding="utf-8")
+        where = _pool(pool, address, gpu_share)
+        _perform(experiment, out, device, data, pool=where, mirror=mirror, track=track)
+        remember(out, ["seepage", "audit", *([str(spec)] if spec else []), *_seeded(seed)], text)
         index, rows, _ = read_rows(out)
         verdicts = [] if limits is None else gate(rows, limits)
         page = write_report(out, verdicts)
@@ -124,6 +169,49 @@ def audit(
             )
         nothing_measured = rows["metric"].eq("none").all()
         raise typer.Exit(2 if nothing_measured else exit_code(verdicts))
+
+
+@app.command("frontier")
+def frontier_command(
+    spec: Annotated[Path, typer.Argument(help="Experiment in TOML; a list in place of a defence's knob is a sweep.")],
+    out: Out = Path("seepage-frontier"),
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Repeat everything with so many seeds.")] = 3,
+    metric: Annotated[str, typer.Option("--metric", help="What leakage is measured in.")] = "recovered",
+    policy: Annotated[Path | None, typer.Option("--policy", help="Limits that the chosen setting must keep.")] = None,
+    accuracy_of: Annotated[
+        str | None, typer.Option("--accuracy-of", help="Take accuracy from this case, leakage from the others.")
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", help="Run this case alone, by name; may be given several times.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Attack at most that many clients.")] = None,
+    device: DeviceOption = Device.AUTO,
+    data: DataFolder = None,
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Draw leakage against accuracy for every strength of every defence, and name the cheapest within a policy.
+
+    Exit code: 0, or with --policy: 1 no setting keeps it, 2 could not be measured.
+    """
+    with _clear_errors():
+        limits = None if policy is None else read_policy(policy)
+        experiments = seeded(read_experiment(spec, seed=seed), seeds, cases=case, accuracy_of=accuracy_of)
+        for experiment in experiments:
+            _perform(experiment, seed_folder(out, experiment), device, data, limit)
+        rows, first = read_seeds(out, experiments), experiments[0]
+        proven = bounds(first, _device(device), data, metric)
+        found = points(rows, metric, limits, proven, accuracy_of)
+        attacked = rows[rows["attack"] != "none"].drop_duplicates(["seed", "client"])
+        page = write_frontier(out, first.name, first.about, found, metric, seeds, len(attacked))
+        if as_json:
+            _print_json(as_frame(found))
+        else:
+            print_frontier(found, metric)
+            say.print(f"\nChart and table: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
+        if limits is not None and None in cheapest(found).values():
+            unmeasured = any(v.outcome == "unmeasured" for p in found for v in p.verdicts)
+            raise typer.Exit(2 if unmeasured else 1)
 
 
 @app.command()
@@ -144,6 +232,11 @@ def reproduce(
     device: DeviceOption = Device.AUTO,
     data: DataFolder = None,
     seed: Seed = None,
+    pool: PoolOption = PoolName.LOCAL,
+    address: Address = None,
+    gpu_share: GpuShare = None,
+    mirror: MirrorUrl = None,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Run an experiment of a paper and print ours beside theirs."""
@@ -157,7 +250,11 @@ def reproduce(
             raise SpecError(f"expected one of {sorted(found)}, got {name!r}")
         experiment = read_experiment(found[name], seed=seed)
         folder = out or Path("seepage-results") / name
-        _perform(experiment, folder, device, data, limit, case, minutes)
+        where = _pool(pool, address, gpu_share)
+        _perform(experiment, folder, device, data, limit, case, minutes, where, mirror, track)
+        narrowed = [*(f"--case={one}" for one in case or ()), *([f"--limit={limit}"] if limit else [])]
+        spec_text = found[name].read_text(encoding="utf-8")
+        remember(folder, ["seepage", "reproduce", name, *narrowed, *_seeded(seed)], spec_text)
         index, rows, _ = read_rows(folder)
         page = write_report(folder, [])
         if as_json:
@@ -169,10 +266,19 @@ def reproduce(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="Folder of results.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of results.")],
+    policy: Annotated[Path | None, typer.Option("--policy", help="Limits to hold the results against.")] = None,
+    pdf: Annotated[Path | None, typer.Option("--pdf", help="Print it to this file, too; needs Chromium.")] = None,
+) -> None:
     """Write the report of a folder of results again."""
     with _clear_errors():
-        say.print(f"Wrote [bold]{escape(str(write_report(folder, [])))}[/bold]", soft_wrap=True)
+        limits = None if policy is None else read_policy(policy)
+        page = write_report(folder, [] if limits is None else gate(read_rows(folder)[1], limits))
+        say.print(f"Wrote [bold]{escape(str(page))}[/bold]", soft_wrap=True)
+        if pdf is not None:
+            write_pdf(page, pdf)
+            say.print(f"Wrote [bold]{escape(str(pdf))}[/bold]", soft_wrap=True)
 
 
 @app.command("gate")
@@ -208,6 +314,32 @@ def gate_command(
                 file.write(as_markdown(verdicts, index.name))
         print_verdicts(verdicts)
         raise typer.Exit(exit_code(verdicts))
+
+
+@app.command("tune")
+def tune_command(
+    spec: Annotated[Path, typer.Argument(help="Experiment in TOML with a table `[tune]`.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for what was tried; a second call goes on.")] = Path(
+        "seepage-tuned"
+    ),
+    device: DeviceOption = Device.AUTO,
+    data: DataFolder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list of what was tried on stdout.")] = False,
+) -> None:
+    """Choose the knobs of an attack with Optuna, by what the attacker sees, and write the experiment with them."""
+    with _clear_errors():
+        experiment, tuning, knobs, table = read_tuning(spec)
+        if tuning.on_truth:
+            say.print(f"[yellow]{tuning.on} looks at the truth: rows will say so.[/yellow]")
+        with _bar() as progress:
+            task = progress.add_task("Tries", total=tuning.tries)
+            tried = tune(experiment, tuning, knobs, out, _device(device), data, lambda _: progress.advance(task))
+        page = write_tuned(out / "tuned.toml", tuned_table(table, experiment, tuning, tried[0]))
+        if as_json:
+            sys.stdout.write(json.dumps([asdict(one) for one in tried]) + "\n")
+            return
+        print_tried(tried, tuning.on)
+        say.print(f"\nWrote [bold]{escape(str(page))}[/bold]; run `seepage audit {escape(str(page))}`", soft_wrap=True)
 
 
 @app.command("compare")
@@ -283,6 +415,14 @@ def fetch_command(
 # What the commands are made of.
 
 
+def _pool(name: PoolName, address: str | None, gpu_share: float | None) -> Pool:
+    if name is PoolName.RAY:
+        return RayPool(address, gpus=gpu_share)
+    if address is not None or gpu_share is not None:
+        raise SpecError("--address and --gpu-share: expected `--pool ray` beside them, got `--pool local`")
+    return LocalPool()
+
+
 def _perform(
     experiment: Experiment,
     out: Path,
@@ -291,65 +431,54 @@ def _perform(
     limit: int | None = None,
     cases: list[str] | None = None,
     minutes: float | None = None,
+    pool: Pool | None = None,
+    mirror: str | None = None,
+    track: list[str] | None = None,
 ) -> None:
-    left = 0
-    chosen = _device(device)
     if out.exists() and not out.is_dir():
         raise SpecError(f"--out: expected a folder, or none yet, got the file {out}")
+    chosen = _device(device, pool)
+    trackers = [tracker(name, out, experiment.name) for name in track or ()]
+    copy = None if mirror is None else Mirror(mirror, out)
+    if copy is not None and (brought := copy.fetch()):
+        say.print(f"{brought} finished trials came from {escape(str(mirror))}", soft_wrap=True)
     say.print(f"[bold]{escape(experiment.name)}[/bold]  {escape(experiment.about)}")
-    with _bar() as progress:
-        whole = progress.add_task("Trials", total=None)
-        inner = progress.add_task("", total=None, visible=False)
-
-        def listen(number: int, count: int, trial: Trial, event: str) -> None:
-            nonlocal left
-            left += event == "late"
-            if event.startswith("note: "):
-                say.print(f"[dim]{escape(event)}[/dim]", soft_wrap=True)
-                return
-            if event == "start":
-                progress.update(whole, completed=number, total=count)
-                progress.reset(inner, description=escape(f"  {_name(trial)}"), visible=True, total=None)
-                return
-            progress.update(whole, completed=number + 1, total=count)
-            if event.startswith(("error", "not applicable", "unsound")):
-                say.print(f"[yellow]{escape(_name(trial))}: {escape(event)}[/yellow]", soft_wrap=True)
-
-        def watch(step: int, steps: int, value: float) -> None:
-            progress.update(inner, completed=step, total=steps)
-
-        try:
-            with watching(watch):
-                run(
-                    experiment,
-                    out,
-                    device=chosen,
-                    data=data,
-                    limit=limit,
-                    cases=cases,
-                    minutes=minutes,
-                    listener=listen,
-                )
-        except KeyboardInterrupt:
-            progress.stop()
-            say.print(
-                f"Stopped. Finished trials are kept in {escape(str(out))}; run the same command again to go on.",
-                soft_wrap=True,
+    view = LiveView(say)
+    try:
+        with view, watching(view.watch):
+            run(
+                experiment,
+                out,
+                device=chosen,
+                data=data,
+                limit=limit,
+                cases=cases,
+                minutes=minutes,
+                listener=view.listen,
+                pool=pool,
+                after=[view.landed, *trackers, *([copy.landed] if copy else [])],
             )
-            raise typer.Exit(130) from None
-    if left:
-        say.print(f"{left} of the trials are left for another run of the same command.", soft_wrap=True)
+    except KeyboardInterrupt:
+        say.print(
+            f"Stopped. Finished trials are kept in {escape(str(out))}; run the same command again to go on.",
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
+    if copy is not None:
+        copy.close()
+    if view.late:
+        say.print(f"{view.late} of the trials are left for another run of the same command.", soft_wrap=True)
 
 
-def _name(trial: Trial) -> str:
-    what = "accuracy per round" if trial.attack is None else trial.label or trial.attack.name
-    return f"{trial.case}: {what}, defence {defence_name(trial.defence)}"
+def _seeded(seed: int | None) -> list[str]:
+    return [] if seed is None else [f"--seed={seed}"]
 
 
-def _device(device: Device) -> torch.device:
-    if device is Device.CUDA and not torch.cuda.is_available():
+def _device(device: Device, pool: Pool | None = None) -> torch.device:
+    there = pool.has_gpus() if isinstance(pool, RayPool) and device is not Device.CPU else torch.cuda.is_available()
+    if device is Device.CUDA and not there:
         raise SpecError("--device: expected a CUDA device, got none that torch can see; use --device cpu")
-    cuda = device is Device.CUDA or (device is Device.AUTO and torch.cuda.is_available())
+    cuda = device is Device.CUDA or (device is Device.AUTO and there)
     return torch.device("cuda" if cuda else "cpu")
 
 

@@ -116,10 +116,16 @@ class Task:
         return None
 
     def fresh(self) -> Task:
-        """The same task with copies of the module through which nothing has passed yet."""
-        task = copy.copy(self)
-        object.__setattr__(task, "_nets", {train: purify(self.module, train) for train in (True, False)})
-        return task
+        """The same task with copies of the module through which nothing has passed yet, and nothing compiled."""
+        return copy.copy(self)  # by way of the two below
+
+    def __getstate__(self) -> dict[str, object]:
+        """What travels: compiled programs belong to one process, and pure copies of the module are made there."""
+        return {name: v for name, v in self.__dict__.items() if name not in ("compiler", "tracer", "_nets")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        object.__setattr__(self, "_nets", {train: purify(self.module, train) for train in (True, False)})
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
         """The same task with the module on another device or of another precision."""

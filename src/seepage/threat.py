@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -147,24 +148,54 @@ class Sensitive:
     Args:
         name: of the column.
         features: its place on the last axis of an example.
-        values: each value as the module eats it, (values, features).
+        values: each value as the module eats it, (values, features); of a column of numbers, what is one standard
+            deviation below its mean and what is one above, (2, 1).
+        numeric: whether it is a column of numbers.
+        missing: further columns that are not public either; the mean of their values stands in for them.
     """
 
     name: str
     features: slice
     values: Tensor
+    numeric: bool = False
+    missing: tuple[Sensitive, ...] = ()
 
     def hidden(self, x: Tensor) -> Tensor:
-        """A copy of the examples with zeros in the column."""
+        """A copy of the examples with zeros in the column, and the same everywhere in those that are missing."""
         public = x.clone()
         public[..., self.features] = 0
+        for column in self.missing:
+            public[..., column.features] = column.values.mean(0).to(public)
         return public
 
     def read(self, x: Tensor) -> Tensor:
-        """Which value stands in the column of each example, the nearest one."""
+        """Which value stands in the column of each example, the nearest one; or which number."""
         column = x[..., self.features]
+        if self.numeric:
+            return column[..., 0]
         values = self.values.to(column)
         return (column[..., None, :] - values).square().sum(-1).argmin(-1)
+
+    def write(self, found: Tensor) -> Tensor:
+        """The inverse of `read`: what stands in the column, (…, features)."""
+        return found[..., None] if self.numeric else self.values.to(found.device)[found]
+
+    @property
+    def combinations(self) -> Tensor:
+        """Each value beside each of the missing columns' values, (combinations, features of all)."""
+        rows = self.values
+        for column in self.missing:
+            more = (column.choices[::10] if column.numeric else column.values).to(rows)  # a number by whole deviations
+            rows = torch.cat([rows.repeat_interleave(len(more), 0), more.repeat(len(rows), 1)], 1)
+        return rows
+
+    @property
+    def choices(self) -> Tensor:
+        """All values, or numbers from three deviations below the mean to three above it, (choices, features)."""
+        if not self.numeric:
+            return self.values
+        mean, deviation = self.values.mean(0), (self.values[1] - self.values[0]) / 2
+        return mean + torch.linspace(-3, 3, 61, dtype=mean.dtype)[:, None] * deviation
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +213,15 @@ class Records:
     sensitive: Sensitive
 
     def filled(self, client: int, values: Tensor) -> Tensor:
-        """The records of one client with `values` in the column: (n, …, features), or one row for all of them."""
+        """The records of one client with `values` in the column: (n, …, features), or one row for all of them.
+
+        With more features than the column has, these are of the missing columns.
+        """
         x = self.x[client].clone()
-        x[..., self.sensitive.features] = values.to(x)
+        for column in (self.sensitive, *self.sensitive.missing):
+            width = column.values.shape[1]
+            if values.shape[-1]:
+                x[..., column.features], values = values[..., :width].to(x), values[..., width:]
         return x
 
 
@@ -197,6 +234,7 @@ class Setting:
     defence: Defence = field(default_factory=NoDefence)
     public: Examples | None = None
     sensitive: Sensitive | None = None
+    folder: Path | None = None  # of files that anybody can have, such as the weights of LPIPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +258,7 @@ class View:
         clients: their names, one per entry of the client axis.
         kind: `"gradient"` or `"update"`.
         rounds: what was seen, oldest first.
+        folder: of files that anybody can have, such as the weights of LPIPS; `None` is the usual place.
     """
 
     threat: ThreatModel
@@ -228,6 +267,12 @@ class View:
     kind: str
     rounds: tuple[Seen, ...]
     _granted: Mapping[Fact, Any]
+    folder: Path | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A read-only mapping does not travel between processes: it is made anew there."""
+        parts = (self.threat, self.task, self.clients, self.kind, self.rounds)
+        return _view, (*parts, dict(self._granted), self.folder)
 
     def knows(self, fact: Fact) -> bool:
         """Whether `fact` was granted and there is something to know."""
@@ -305,6 +350,18 @@ class View:
         return self._fact(Fact.DEFENCE) if self.knows(Fact.DEFENCE) else NoDefence()
 
 
+def _view(
+    threat: ThreatModel,
+    task: Task,
+    clients: tuple[str, ...],
+    kind: str,
+    rounds: tuple[Seen, ...],
+    granted: dict[Fact, Any],
+    folder: Path | None,
+) -> View:
+    return View(threat, task, clients, kind, rounds, MappingProxyType(granted), folder)
+
+
 def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, threat: ThreatModel) -> View:
     """What the attacker `threat` holds after the captured rounds.
 
@@ -358,7 +415,8 @@ def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, th
     if Fact.TARGETS in threat.facts and all(secret is not None for _, secret in pairs):
         granted[Fact.TARGETS] = target_records([s.examples for _, s in pairs if s is not None])[0]
     # A task of its own: the federation's was used by clients, and a module may keep what passes through it.
-    return View(threat, setting.task.fresh(), tuple(c.client for c in captures), kind, seen, MappingProxyType(granted))
+    task, clients = setting.task.fresh(), tuple(c.client for c in captures)
+    return View(threat, task, clients, kind, seen, MappingProxyType(granted), setting.folder)
 
 
 def _stack(parts: Sequence[Params]) -> Params:

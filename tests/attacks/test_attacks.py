@@ -9,6 +9,7 @@ import pytest
 from common.attack_suite import (
     CLASSES_ALONE,
     COMPUTED,
+    GENERATED,
     MODELS_ALONE,
     RECORDS_KNOWN,
     SMALL_STEPS,
@@ -71,6 +72,6 @@ class TestEveryAttack(AttackSuite):
 
 def test_every_attack_that_can_be_named_is_in_the_list() -> None:
     # Those have tests of their own.
-    others = TOKENS | LABELS_ALONE | COMPUTED | MODELS_ALONE | RECORDS_KNOWN | CLASSES_ALONE
+    others = TOKENS | LABELS_ALONE | COMPUTED | MODELS_ALONE | RECORDS_KNOWN | CLASSES_ALONE | GENERATED
     assert {type(case.attack) for case in CASES} == set(ATTACKS.values()) - others
     assert all(kind.name == name for name, kind in ATTACKS.items())

@@ -212,7 +212,7 @@ def test_the_embedded_audit_attacks_four_clients_behind_each_defence_and_measure
 
 
 FIELDS = {
-    "data": ["dtype", "name", "public", "raw", "sensitive", "size", "split"],
+    "data": ["dtype", "missing", "name", "public", "raw", "sensitive", "size", "split"],
     "clients": ["alpha", "count", "examples", "fewer", "partition", "skip"],
     "model": ["name", "options", "pretraining"],
     "recipe": ["batch_norm", "batch_size", "epochs", "optimiser", "sends", "sends_buffers", "shuffle"],
@@ -408,8 +408,8 @@ def test_a_wrong_file_fails_with_its_name_the_key_and_what_was_expected(what: st
     ("make", "message"),
     [
         (lambda path: None, "expected a TOML file, got none; check the path"),
-        (lambda path: path.mkdir(), "expected TOML"),
-        (lambda path: path.write_bytes(b"\xff\xfe"), "expected TOML"),
+        (lambda path: path.mkdir(), "expected a file"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "expected UTF-8"),
     ],
     ids=["absent", "folder", "bytes"],
 )

@@ -16,6 +16,7 @@ from seepage.attacks import InvertingGradients
 from seepage.audit.experiment import Clients, Data, Experiment, Model, Pretraining, Trial, Watch, parse
 from seepage.audit.values import digest, plain
 from seepage.defences import Clip, GaussianNoise, NoDefence, TopK, chain
+from seepage.metrics.tags import Tagging
 from seepage.recipe import SGD, Adam, Recipe
 from seepage.rounds import Federation
 from seepage.threat import THREATS, Fact, ThreatModel
@@ -47,6 +48,7 @@ OTHER: dict[str, Any] = {
     "first": 1,
     "last": 3,
     "metrics": ("zhao2023",),
+    "tagger": Tagging(),
     "label": "another name",
     "data.name": "mnist",
     "data.split": "test",
@@ -55,6 +57,7 @@ OTHER: dict[str, Any] = {
     "data.public": 5,
     "data.dtype": "float64",
     "data.sensitive": "age",
+    "data.missing": ("hours",),
     "clients.count": 5,
     "clients.examples": 3,
     "clients.partition": "iid",
@@ -118,7 +121,7 @@ OTHER: dict[str, Any] = {
 ATTACK_IGNORES = {"federation.rounds", "watch.clients", "watch.together", "threat.about", "label"}
 LEARNING_IGNORES = {
     "watch.round", "watch.clients", "watch.together", "watch.since", "watch.every", "threshold",
-    "federation.visible", "federation.group", "metrics", "label",
+    "federation.visible", "federation.group", "metrics", "tagger", "label",
 }  # fmt: skip
 
 
@@ -157,7 +160,7 @@ def test_the_digest_of_learning_changes_with_each_field_that_matters_and_with_no
 def test_what_is_sent_depends_on_data_clients_model_recipe_defence_and_seed_alone(path: str) -> None:
     parts = ("data", "clients", "model", "recipe", "federation", "defence", "seed", "watch")
     decides = path.startswith(parts)
-    free = {"data.public", "data.sensitive", "federation.rounds", "watch.clients", "watch.together"}
+    free = {"data.public", "data.sensitive", "data.missing", "federation.rounds", "watch.clients", "watch.together"}
     assert (changed(ATTACK, path, OTHER[path]).scene != ATTACK.scene) is (decides and path not in free)
 
 

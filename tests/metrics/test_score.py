@@ -55,6 +55,7 @@ def test_everything_that_can_be_measured_is_and_has_a_name() -> None:
         papers=("zhao2023", "yue2023"),
         features=(rows(3).x, rows(3).x),
         confidence=0.5,
+        tagger=lambda pixels: pixels.mean((2, 3)) > 0.5,
     )
     table = score(rows(3).x, rows(3).y, rows(3), TABLE, public=rows(9, seed=1))
     of_models = {"relative_error_of_global_model", "relative_error_of_last_answer"}  # see `tests/audit/test_optimum.py`

@@ -15,7 +15,9 @@ from seepage.attacks.inverting_gradients import InvertingGradients
 from seepage.attacks.lmra import LMRA, StandIn
 from seepage.attacks.local_model import LocalModel
 from seepage.attacks.model_inversion import ModelInversion
+from seepage.attacks.patches import Patches
 from seepage.attacks.rog import ROG
+from seepage.attacks.rogs import ROGS
 from seepage.attacks.sme import SME
 from seepage.attacks.source_inference import SourceInference
 from seepage.attacks.source_inversion import SourceInversion
@@ -29,6 +31,7 @@ __all__ = [
     "IDLG",
     "LMRA",
     "ROG",
+    "ROGS",
     "SME",
     "Analytic",
     "Attack",
@@ -45,6 +48,7 @@ __all__ = [
     "LocalModel",
     "ModelInversion",
     "NoPrior",
+    "Patches",
     "SharedVariables",
     "SourceInference",
     "SourceInversion",
@@ -65,11 +69,13 @@ ATTACKS: dict[str, type[Attack]] = {
         DLMPlus,
         CountLabels,
         Analytic,
+        Patches,
         Spear,
         Dager,
         TokenBag,
         SME,
         ROG,
+        ROGS,
         FedAvg,
         NoPrior,
         SharedVariables,

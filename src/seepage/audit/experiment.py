@@ -6,18 +6,19 @@ The file has the tables `data`, `clients`, `model`, `recipe`, `federation` and `
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_origin, get_type_hints
 
 from seepage.attacks import ATTACKS, Attack
-from seepage.audit.values import SpecError, build, digest, inside, plain
+from seepage.audit.values import SpecError, build, digest, inside, plain, read_table
 from seepage.data import DATASETS
 from seepage.defences import DEFENCES, Defence, NoDefence, chain
 from seepage.metrics.registry import PaperMetrics
+from seepage.metrics.tags import Tagging
 from seepage.models import MODELS, options
 from seepage.recipe import Recipe
 from seepage.rounds import Federation
@@ -51,6 +52,7 @@ class Data:
             accuracy is measured on the others.
         dtype: precision of the examples and of the model, and with them of all training and every message.
         sensitive: for tables, the column that is to stay secret where a threat model grants the others.
+        missing: further columns that such a threat model does not grant either.
     """
 
     name: str = "fashion-mnist"
@@ -60,6 +62,7 @@ class Data:
     public: int = 0
     dtype: Literal["float32", "float64"] = "float32"
     sensitive: str | None = None
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -263,21 +266,28 @@ class Trial:
     last: int = 0
     metrics: tuple[PaperMetrics, ...] = ()
     label: str = ""  # what the attack is called in tables, where several differ in their knobs alone
+    tagger: Tagging | None = None
 
     @cached_property
     def digest(self) -> str:
         """Name of this trial: the same for the same values, on every machine; what cannot change it is left out."""
         if self.attack is None or self.threat is None:  # learning does not depend on who looks
             unseen = replace(self.federation, visible="each", group=None)
-            return _digest(replace(self, federation=unseen, watch=Watch(), threshold=0.0, metrics=()))
+            return _digest(replace(self, federation=unseen, watch=Watch(), threshold=0.0, metrics=(), tagger=None))
         return _digest(replace(self._as_far_as_watched, threat=replace(self.threat, about="")))
 
     @cached_property
     def scene(self) -> str:
         """Digest of the part that decides what is sent, shared by all attacks on it."""
-        public = replace(self.data, public=0, sensitive=None)
+        public = replace(self.data, public=0, sensitive=None, missing=())
         watched = replace(self._as_far_as_watched, case="", data=public, threshold=0.0)
-        return _digest(replace(watched, attack=None, threat=None, first=0, last=0, metrics=()))
+        return _digest(replace(watched, attack=None, threat=None, first=0, last=0, metrics=(), tagger=None))
+
+    @property
+    def messages(self) -> int:
+        """How many a round brings: one of each client that is asked, or one of each group."""
+        asked = self.federation.per_round or self.clients.count
+        return asked // (self.federation.group or asked) if self.federation.visible == "aggregate" else asked
 
     @property
     def _as_far_as_watched(self) -> Trial:
@@ -299,12 +309,16 @@ def _digest(trial: Trial) -> str:
         del values["watch"]["every"]
     if not trial.metrics:
         del values["metrics"]
+    if trial.tagger is None:
+        del values["tagger"]
     if not trial.clients.fewer:
         del values["clients"]["fewer"]
     if trial.data.dtype == "float32":
         del values["data"]["dtype"]
     if trial.data.sensitive is None:
         del values["data"]["sensitive"]
+    if not trial.data.missing:
+        del values["data"]["missing"]
     return digest(values)
 
 
@@ -321,6 +335,7 @@ class Experiment:
         threshold: PSNR in dB above which an image counts as recovered.
         expect: numbers of the paper to stand beside ours.
         metrics: papers whose own metrics are measured beside the usual ones.
+        tagger: what tells which tags images have, for the metric `tag_jaccard`; without one it is not measured.
     """
 
     name: str
@@ -331,6 +346,7 @@ class Experiment:
     threshold: float = 20.0
     expect: tuple[Expectation, ...] = ()
     metrics: tuple[PaperMetrics, ...] = ()
+    tagger: Tagging | None = None
 
     def trials(self, limit: int | None = None) -> Iterator[Trial]:
         """Every trial in order.
@@ -339,10 +355,6 @@ class Experiment:
             limit: watch at most that many clients.
         """
         for case in self.cases:
-            watched = case.federation.per_round or case.clients.count
-            if case.federation.visible == "aggregate":
-                watched //= case.federation.group or watched
-            watched = min(x for x in (watched, case.watch.clients, limit) if x is not None)
             base = Trial(
                 case.name,
                 case.data,
@@ -355,7 +367,9 @@ class Experiment:
                 self.seed,
                 self.threshold,
                 metrics=tuple(sorted(set(self.metrics))),
+                tagger=self.tagger,
             )
+            watched = min(x for x in (base.messages, case.watch.clients, limit) if x is not None)
             for defence in case.defences:
                 for attack, label in zip(case.attacks, case.labels, strict=True):
                     for threat in case.threats:
@@ -373,13 +387,7 @@ def read_experiment(path: Path, *, seed: int | None = None) -> Experiment:
     Raises:
         SpecError: naming the file, the key and what was expected.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise SpecError(f"{path}: expected a TOML file, got none; check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise SpecError(f"{path}: expected TOML, got: {error}") from error
-    experiment = parse(table, str(path), default_name=path.stem)
+    experiment = parse(read_table(path), str(path), default_name=path.stem)
     return experiment if seed is None else replace(experiment, seed=seed)
 
 
@@ -404,9 +412,10 @@ def parse(table: Mapping[str, Any], where: str, default_name: str = "experiment"
     """
     rest = dict(table)
     shared = {key: rest.pop(key) for key in (*SECTIONS, *LISTS) if key in rest}
+    rest.pop("tune", None)  # which `seepage tune` reads
     overrides = _list(rest.pop("case", None), inside(where, "case"))
     expect = tuple(build(Expectation, e, at) for e, at in _list(rest.pop("expect", None), inside(where, "expect")))
-    known = ("name", "about", "seed", "accuracy", "threshold", "metrics")
+    known = ("name", "about", "seed", "accuracy", "threshold", "metrics", "tagger")
     for key in rest:
         if key not in known:
             choices = sorted([*known, *SECTIONS, *LISTS, "case", "expect"])
@@ -445,7 +454,7 @@ def _case(shared: Mapping[str, Any], override: Mapping[str, Any], where: str) ->
     }
     lists = {key: _list(override.get(key, shared.get(key)), inside(where, key)) for key in LISTS}
     attacks, labels = _attacks(lists["attack"])
-    defences = tuple(_defence(defence, at) for defence, at in lists["defence"])
+    defences = tuple(_defence(one, at) for table, at in lists["defence"] for one in _strengths(table, DEFENCES))
     threats = tuple(_threat(threat, at) for threat, at in lists["threat"])
     case = Case(
         override["name"],
@@ -483,6 +492,11 @@ def _check(case: Case, where: str) -> None:
                 raise SpecError(
                     f"{inside(where, 'model')}.options: unknown key {key!r}; expected some of {known_options}"
                 )
+    if case.data.missing and (case.data.sensitive is None or case.data.sensitive in case.data.missing):
+        raise SpecError(
+            f"{inside(where, 'data')}.missing: expected columns beside the `sensitive` one, "
+            f"got {list(case.data.missing)} beside {case.data.sensitive!r}"
+        )
     if case.watch.round >= case.federation.rounds:
         raise SpecError(
             f"{inside(where, 'watch')}.round: expected less than federation.rounds = {case.federation.rounds}, "
@@ -514,7 +528,8 @@ def _named(registry: Mapping[str, type[Any]], table: Mapping[str, Any] | str, wh
 def _attacks(entries: list[tuple[Any, str]]) -> tuple[tuple[Attack, ...], tuple[str, ...]]:
     """The attacks and what tables call them: their `label`, or else their name."""
     attacks, labels = [], []
-    for table, where in entries:
+    several = [(one, at) for table, at in entries for one in _strengths(table, ATTACKS)]
+    for table, where in several:
         rest = dict(table) if isinstance(table, Mapping) else table
         label = rest.pop("label", None) if isinstance(rest, dict) else None
         if not isinstance(label, str | None):
@@ -523,6 +538,23 @@ def _attacks(entries: list[tuple[Any, str]]) -> tuple[tuple[Attack, ...], tuple[
         attacks.append(attack)
         labels.append(label or attack.name)
     return tuple(attacks), tuple(labels)
+
+
+def _strengths(table: Any, registry: Mapping[str, type[Any]]) -> list[Any]:
+    """The table once for every value of a knob that is a list of them, or for every combination of several."""
+    if not isinstance(table, Mapping):
+        return [table]
+    kind = registry.get(str(table.get("name")))
+    hints = {} if kind is None else get_type_hints(kind)
+    choices = {
+        key: [list(parts) for parts in product(*(_strengths(part, registry) for part in value))]
+        if key == "chain" and isinstance(value, list)
+        else value
+        if isinstance(value, list) and key in hints and get_origin(hints[key]) is not tuple
+        else [value]
+        for key, value in table.items()
+    }
+    return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 
 def _defence(table: Any, where: str) -> Defence:

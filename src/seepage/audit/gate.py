@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 
-from seepage.audit.values import SpecError, build
+from seepage.audit.values import SpecError, build, read_table
 
 __all__ = ["Limit", "Policy", "Verdict", "exit_code", "gate", "read_policy"]
 
@@ -76,13 +74,7 @@ def read_policy(path: Path) -> Policy:
     Raises:
         SpecError: naming the file, the key and what was expected.
     """
-    try:
-        table: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise SpecError(f"{path}: expected a policy file, got none; check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise SpecError(f"{path}: expected TOML, got: {error}") from error
-    policy = build(Policy, table, str(path))
+    policy = build(Policy, read_table(path, "a policy file"), str(path))
     if not policy.limit:
         raise SpecError(f"{path}: expected at least one [[limit]], got none")
     return policy

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from seepage import models
-from seepage.audit.experiment import Trial
+from seepage.audit.experiment import Trial, Watch
 from seepage.audit.pretraining import Trained, pretrain
 from seepage.audit.values import SpecError, digest
 from seepage.capture import Capture, Secret, read_capture, read_secret, write_capture, write_secret
@@ -33,7 +33,7 @@ from seepage.streams import Stream
 from seepage.task import Task
 from seepage.threat import Sensitive, Setting
 
-__all__ = ["Scene", "captured", "set_scene"]
+__all__ = ["Scene", "captured", "forget_scenes", "imported", "played", "set_scene"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +79,39 @@ class Scene:
 _TRAINED: dict[str, Trained] = {}
 
 
+_SET: dict[str, Scene] = {}
+
+
 def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> Scene:
-    """Load, deal and build all that `trial` names."""
+    """Load, deal and build all that `trial` names; what the last one named is at hand."""
+    key = f"{digest(replace(trial, case='', watch=Watch(), **_UNSEEN))} {device} {folder}"
+    if key not in _SET:
+        scene = _set_scene(trial, device, folder)
+        _SET.clear()  # trials of one federation follow each other: one is enough to remember
+        _SET[key] = scene
+    known = _SET[key]
+    # Whoever comes next gets a module through which nothing has passed.
+    return replace(known, trial=trial, setting=replace(known.setting, task=known.setting.task.fresh()))
+
+
+# What does not change the federation, but only who looks at it.
+_UNSEEN: dict[str, Any] = {
+    "threshold": 0.0,
+    "attack": None,
+    "threat": None,
+    "first": 0,
+    "last": 0,
+    "metrics": (),
+    "label": "",
+}
+
+
+def forget_scenes() -> None:
+    """Build the next one anew, as the user's own code or files may have changed."""
+    _SET.clear()
+
+
+def _set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> Scene:
     root = Stream.from_seed(trial.seed)
     dataset = _dataset(trial.data.name, trial.data.raw, trial.data.size, None if folder is None else str(folder))
     held, held_out = (dataset.train, dataset.test) if trial.data.split == "train" else (dataset.test, dataset.train)
@@ -94,12 +125,16 @@ def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> 
     how = trial.model.pretraining
     taught = round(how.share * shown) if how.epochs else 0
     sensitive = _sensitive(dataset, trial.data.sensitive) if trial.data.sensitive is not None else None
+    if sensitive is not None:
+        sensitive = replace(
+            sensitive, missing=tuple(_sensitive(dataset, name, "missing") for name in trial.data.missing)
+        )
     module = trial.defence.on_module(_module(trial, dataset, root / "model"), root / "module")
     task = Task(module.to(device, dtype), dataset.spec)
     return Scene(
         trial,
         dataset,
-        Setting(task, trial.recipe, trial.defence, public, sensitive),
+        Setting(task, trial.recipe, trial.defence, public, sensitive, None if folder is None else Path(folder)),
         tuple(part.to(device, dtype) for part in _deal(trial, dataset, held, root / "partition")),
         held_out[taught:shown].to(device, dtype),
         held_out[:taught].to(device, dtype),
@@ -109,7 +144,7 @@ def set_scene(trial: Trial, device: torch.device, folder: str | Path | None) -> 
 
 @lru_cache(maxsize=4)
 def _dataset(name: str, raw: bool, size: int | None, folder: str | None) -> Dataset:
-    dataset: Dataset = _imported(name, "data.name")() if ":" in name else load(name, folder)
+    dataset: Dataset = imported(name, "data.name")() if ":" in name else load(name, folder)
     if not isinstance(dataset, Dataset):
         raise SpecError(f"data.name: expected {name} to return a seepage.data.Dataset, got {type(dataset).__name__}")
     try:
@@ -122,13 +157,17 @@ def _dataset(name: str, raw: bool, size: int | None, folder: str | None) -> Data
         raise SpecError(f"data.size: {error}") from error
 
 
-def _sensitive(dataset: Dataset, name: str) -> Sensitive:
+def _sensitive(dataset: Dataset, name: str, key: str = "sensitive") -> Sensitive:
     try:
         column = dataset.column(name)
     except KeyError as error:
-        raise SpecError(f"data.sensitive: {error.args[0]}") from error
+        raise SpecError(f"data.{key}: {error.args[0]}") from error
     if column.kind == "numeric":
-        raise SpecError(f"data.sensitive: expected a column of categories, got the numbers of {name!r}")
+        spread = dataset.train.x[..., column.features]
+        mean, deviation = spread.mean(), spread.std()
+        return Sensitive(
+            name, column.features, torch.stack([mean - deviation, mean + deviation])[:, None], numeric=True
+        )
     values = torch.eye(len(column.values))
     return Sensitive(name, column.features, values[:, 1:] if column.kind == "binary" else values)
 
@@ -143,13 +182,13 @@ def _module(trial: Trial, dataset: Dataset, rng: Stream) -> nn.Module:
     # The user's own code may draw from the global generator: it gets one of ours and the global one is put back.
     with torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(rng.seed)
-        module = _imported(name, "model.name")(**options)
+        module = imported(name, "model.name")(**options)
     if not isinstance(module, nn.Module):
         raise SpecError(f"model.name: expected {name} to return an nn.Module, got {type(module).__name__}")
     return module
 
 
-def _imported(name: str, where: str) -> Any:
+def imported(name: str, where: str) -> Any:
     """The user's own function, named explicitly as `package.module:function`; the current folder is looked in first."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, os.getcwd())
@@ -189,26 +228,30 @@ def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[E
         raise SpecError(f"clients: {error}") from error
 
 
-def captured(scene: Scene, folder: Path) -> list[tuple[Capture, Secret]]:
-    """What was visible in the watched rounds of those who answered in the last of them, and the secrets behind it.
+def played(scene: Scene) -> list[tuple[Capture, Secret]]:
+    """What was visible in the watched rounds of those who answered in the last of them, and the secrets behind it."""
+    seen = scene.trial.watch.rounds
+    rounds = [r for r in islice(scene.rounds(measured=False), seen.stop) if r.number in seen]
+    joined = {capture.client: capture for capture in join_rounds([c for r in rounds for c in r.captures])}
+    last = rounds[-1]
+    return [(joined[c.client], secret) for c, secret in zip(last.captures, last.secrets, strict=True)]
 
-    Played once, then read from `folder`.
-    """
-    home, seen = folder / scene.trial.scene, scene.trial.watch.rounds
+
+def captured(scene: Scene, folder: Path, only: slice = slice(None)) -> list[tuple[Capture, Secret]]:
+    """What `played` gives, or `only` some of it; played once, then read from `folder`."""
+    home = folder / scene.trial.scene
     if not home.exists():
-        rounds = [r for r in islice(scene.rounds(measured=False), seen.stop) if r.number in seen]
-        joined = {capture.client: capture for capture in join_rounds([c for r in rounds for c in r.captures])}
-        last = rounds[-1]
+        pairs = played(scene)
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
             building = Path(scratch) / "scene"
-            write_capture(building / "capture", [joined[capture.client] for capture in last.captures])
-            for i, secret in enumerate(last.secrets):
+            write_capture(building / "capture", [capture for capture, _ in pairs])
+            for i, (_, secret) in enumerate(pairs):
                 write_secret(building / "secrets" / f"{i:08d}.safetensors", secret)
             try:
                 os.rename(building, home)
             except OSError:
                 if not home.exists():  # another process may have been first, with the same bytes
                     raise
-    secrets = sorted((home / "secrets").iterdir())
-    return [(c, read_secret(s)) for c, s in zip(read_capture(home / "capture"), secrets, strict=True)]
+    secrets = sorted((home / "secrets").iterdir())[only]
+    return [(c, read_secret(s)) for c, s in zip(read_capture(home / "capture", only), secrets, strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from seepage.audit.experiment import Expectation
 from seepage.audit.table import Table
 from seepage.audit.values import SpecError, build
 from seepage.metrics.intervals import Interval, mean_interval
+from seepage.untrusted import Refused, parse_json, read_text
 
 __all__ = [
     "AS_CAPTURED",
@@ -131,8 +131,10 @@ def read_index(folder: Path) -> Index:
         SpecError: when there is none.
     """
     path = folder / "experiment.json"
+    if not path.exists():
+        raise SpecError(f"{folder}: expected a folder of results, got none; run `seepage audit --out {folder}`")
     try:
-        index: dict[str, Any] = json.loads(path.read_text())
+        index: dict[str, Any] = parse_json(read_text(path), "json")
         expect = tuple(
             build(Expectation, {k: v for k, v in e.items() if k != "kind"}, str(path)) for e in index["expect"]
         )
@@ -140,11 +142,7 @@ def read_index(folder: Path) -> Index:
             if Path(trial).name != trial:  # it becomes the name of files
                 raise SpecError(f"{path}: trials: expected names of files in the folder, got {trial!r}; run it again")
         return Index(index["name"], index["about"], index["threshold"], expect, tuple(index["trials"]))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise SpecError(
-            f"{folder}: expected a folder of results, got none; run `seepage audit --out {folder}`"
-        ) from error
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (Refused, KeyError, TypeError, AttributeError) as error:
         raise SpecError(f"{path}: expected what `seepage audit` writes, got: {error}; run the audit again") from error
 
 

@@ -6,18 +6,42 @@ import dataclasses
 import hashlib
 import json
 import math
+import tomllib
 import types
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["SpecError", "build", "digest", "inside", "plain"]
+from seepage.untrusted import Refused, read_text
+
+__all__ = ["SpecError", "build", "digest", "inside", "plain", "read_table"]
 
 T = TypeVar("T")
 
 
 class SpecError(ValueError):
     """A specification that cannot be used; the message names the key, what was expected and what came."""
+
+
+def read_table(path: Path, what: str = "a TOML file") -> dict[str, Any]:
+    """The content of a TOML file that may come from anybody: it is measured before it is read.
+
+    Args:
+        path: of the file.
+        what: it is, for the message when there is none.
+
+    Raises:
+        SpecError: naming the file, and what is wrong with it.
+    """
+    if not path.exists():
+        raise SpecError(f"{path}: expected {what}, got none; check the path")
+    try:
+        return tomllib.loads(read_text(path))
+    except Refused as refused:
+        raise SpecError(f"{path}: {refused}") from refused
+    except (ValueError, RecursionError) as error:  # Python's reader gives up in either way
+        raise SpecError(f"{path}: expected TOML, got: {error}") from error
 
 
 def inside(where: str, key: str) -> str:

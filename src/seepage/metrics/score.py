@@ -17,6 +17,7 @@ from seepage.metrics.recovered import THRESHOLD, recovered
 from seepage.metrics.registry import PaperMetrics
 from seepage.metrics.relative import relative_error
 from seepage.metrics.tabular import TOLERANCE, exact_match, mae
+from seepage.metrics.tags import Tagger, tag_jaccard
 from seepage.metrics.text import bag_f1, match_texts, rouge, token_accuracy
 from seepage.metrics.yue2023 import psnr_yue2023, ssim_yue2023
 from seepage.metrics.zhao2023 import THRESHOLD as THRESHOLD_ZHAO2023
@@ -154,11 +155,13 @@ def score_images(
     lpips_weights: LpipsWeights | None = None,
     threshold: float = THRESHOLD,
     papers: Collection[PaperMetrics] = (),
+    tagger: Tagger | None = None,
 ) -> Scored:
     """Pairs guessed images with the true ones and measures every pair.
 
-    Per true image: mse, psnr, ssim, relative_error, and lpips where there are weights; psnr and ssim of the best
-    constant, of the public mean and of the class mean of the guessed labels (each where its ingredients are given).
+    Per true image: mse, psnr, ssim, relative_error, lpips where there are weights, and tag_jaccard where there is a
+    tagger; psnr, ssim and tag_jaccard of the best constant, of the public mean and of the class mean of the guessed
+    labels (each where its ingredients are given).
     Per client: recovered, for the attack and each baseline, and the label metrics where there are guessed labels.
 
     Args:
@@ -170,6 +173,7 @@ def score_images(
         lpips_weights: from `seepage.metrics.perceptual.load_lpips`.
         threshold: PSNR in dB above which an image counts as recovered.
         papers: whose own metrics are measured too.
+        tagger: tells which tags images have, for tag_jaccard; without one it is not measured.
 
     Note:
         A true image without a guess, or whose guess is not finite, has NaN for every value of its own and counts as
@@ -203,6 +207,13 @@ def score_images(
     if lpips_weights is not None:
         scores += _each("lpips", lpips(found, real, low, high, lpips_weights))
 
+    def tagged(pixels: Tensor, suffix: str = "") -> list[Score]:
+        if tagger is None:
+            return []
+        alike = tag_jaccard((pixels - low) / (high - low), (real - low) / (high - low), tagger)
+        return _each(f"tag_jaccard{suffix}", alike)
+
+    scores += tagged(found)
     if "zhao2023" in papers:
         unclipped = taken(spec.pixels(_plain(guess)), order, math.nan)
         scores += _zhao2023((unclipped - low) / (high - low), (real - low) / (high - low), lpips_weights)
@@ -220,6 +231,7 @@ def score_images(
         psnr_of_baseline = psnr(pixels, real, low, high)
         scores += _each(f"psnr_of_{name}", psnr_of_baseline)
         scores += _each(f"ssim_of_{name}", ssim(pixels, real, low, high))
+        scores += tagged(pixels, f"_of_{name}")
         shares.append(Score("all", f"recovered_of_{name}", recovered(psnr_of_baseline, threshold)))
 
     return Scored(
@@ -362,6 +374,7 @@ def score(
     features: tuple[Tensor, Tensor] | None = None,
     confidence: float | None = None,
     tokens: Tensor | None = None,
+    tagger: Tagger | None = None,
 ) -> Scored:
     """Measures an attack's guess with `score_images`, `score_tabular` or `score_text`, as the data spec says.
 
@@ -382,6 +395,7 @@ def score(
         features: guessed and true values (m, width) and (n, width) that enter a layer of the module.
         confidence: how sure the attack is of its labels.
         tokens: for text, which tokens are said to occur, (vocabulary,).
+        tagger: for images, what tells which tags they have.
 
     Example:
         >>> import torch
@@ -395,7 +409,7 @@ def score(
     elif guess is None:
         scored = _score_labels(guess_labels, truth, spec)
     elif spec.is_image:
-        scored = score_images(guess, guess_labels, truth, spec, public, lpips_weights, threshold, papers)
+        scored = score_images(guess, guess_labels, truth, spec, public, lpips_weights, threshold, papers, tagger)
     else:
         scored = score_tabular(guess, guess_labels, truth, spec, public, tolerance)
     more = [] if features is None else _feature_scores(features)

@@ -1,0 +1,89 @@
+"""Experiment trackers: each finished trial as one run of TensorBoard or MLflow, with the mean of every metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from seepage.audit.perform import Row
+from seepage.audit.pool import Done
+from seepage.audit.values import SpecError
+
+__all__ = ["TRACKERS", "tracker"]
+
+Tracker = Callable[[Done], None]
+
+
+def tracker(name: str, folder: Path, experiment: str) -> Tracker:
+    """What to call after each trial.
+
+    Args:
+        name: `"tensorboard"` or `"mlflow"`.
+        folder: of the results; TensorBoard's files go into a folder of it.
+        experiment: name of the experiment.
+
+    Raises:
+        SpecError: when the tracker is not known, or not installed.
+    """
+    if name not in TRACKERS:
+        raise SpecError(f"--track: expected one of {sorted(TRACKERS)}, got {name!r}")
+    try:
+        return TRACKERS[name](folder, experiment)
+    except ImportError as error:
+        raise SpecError(f"--track: expected {name} to be installed; pip install 'seepage[{name}]'") from error
+
+
+def _tensorboard(folder: Path, experiment: str) -> Tracker:
+    from torch.utils.tensorboard import SummaryWriter
+
+    def track(done: Done) -> None:
+        shared, means = _shared(done.rows[0]), _means(done.rows)
+        # One folder for each trial is one line in its list of runs; the settings are what it can filter by.
+        with SummaryWriter(str(folder / "tensorboard" / done.trial.digest)) as writer:
+            for metric, values in means.items():
+                for item, value in values.items():
+                    writer.add_scalar(metric, value, item)
+            writer.add_text("trial", "  \n".join(f"{key}: {value}" for key, value in shared.items()))
+
+    return track
+
+
+def _mlflow(folder: Path, experiment: str) -> Tracker:
+    import mlflow
+
+    # Where to is MLflow's own business: $MLFLOW_TRACKING_URI.
+    known = mlflow.set_experiment(experiment)
+
+    def track(done: Done) -> None:
+        shared, means = _shared(done.rows[0]), _means(done.rows)
+        with mlflow.start_run(experiment_id=known.experiment_id, run_name=done.trial.digest):
+            mlflow.log_params({key: str(value)[:500] for key, value in shared.items()})
+            for metric, values in means.items():
+                for item, value in values.items():
+                    mlflow.log_metric(metric, value, step=item)
+
+    return track
+
+
+TRACKERS: Mapping[str, Callable[[Path, str], Tracker]] = {"tensorboard": _tensorboard, "mlflow": _mlflow}
+
+
+def _shared(row: Row) -> dict[str, object]:
+    return {key: value for key, value in row.items() if key not in ("client", "item", "metric", "value", "diagnosis")}
+
+
+def _means(rows: list[Row]) -> dict[str, dict[int, float]]:
+    """Of every metric over clients and items, as step 0; accuracy round by round."""
+    table = pd.DataFrame(rows)
+    table = table[table["value"].notna()]
+    means: dict[str, dict[int, float]] = {}
+    for metric, part in table.groupby("metric", sort=False):
+        if metric == "accuracy":
+            means["accuracy"] = {
+                int(item): float(value) for item, value in zip(part["item"], part["value"], strict=True)
+            }
+        else:
+            means[str(metric)] = {0: float(part["value"].mean())}
+    return means
