@@ -72,7 +72,7 @@ def errors(guess: Tensor, truth: Tensor) -> Tensor:
 
 
 def test_both_can_be_named() -> None:
-    assert {ATTACKS["analytic"], ATTACKS["spear"]} == {Analytic, Spear} == COMPUTED
+    assert {ATTACKS["analytic"], ATTACKS["spear"]} == {Analytic, Spear} <= COMPUTED
 
 
 # One example: the common suite, but for what an attack without any search has to say in its own way.
