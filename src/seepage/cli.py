@@ -222,6 +222,9 @@ def reproduce(
     case: Annotated[
         list[str] | None, typer.Option("--case", help="Run this case alone, by name; may be given several times.")
     ] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option("--attack", help="Run this attack alone, by label; may be given several times.")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Attack at most that many clients.")] = None,
     minutes: Annotated[
         float | None, typer.Option("--minutes", min=0, help="Begin no trial after so many; run again to go on.")
@@ -251,8 +254,9 @@ def reproduce(
         experiment = read_experiment(found[name], seed=seed)
         folder = out or Path("seepage-results") / name
         where = _pool(pool, address, gpu_share)
-        _perform(experiment, folder, device, data, limit, case, minutes, where, mirror, track)
-        narrowed = [*(f"--case={one}" for one in case or ()), *([f"--limit={limit}"] if limit else [])]
+        _perform(experiment, folder, device, data, limit, case, minutes, where, mirror, track, attack)
+        narrowed = [f"--{key}={one}" for key, chosen in (("case", case), ("attack", attack)) for one in chosen or ()]
+        narrowed += [f"--limit={limit}"] if limit else []
         spec_text = found[name].read_text(encoding="utf-8")
         remember(folder, ["seepage", "reproduce", name, *narrowed, *_seeded(seed)], spec_text)
         index, rows, _ = read_rows(folder)
@@ -434,6 +438,7 @@ def _perform(
     pool: Pool | None = None,
     mirror: str | None = None,
     track: list[str] | None = None,
+    attacks: list[str] | None = None,
 ) -> None:
     if out.exists() and not out.is_dir():
         raise SpecError(f"--out: expected a folder, or none yet, got the file {out}")
@@ -453,6 +458,7 @@ def _perform(
                 data=data,
                 limit=limit,
                 cases=cases,
+                attacks=attacks,
                 minutes=minutes,
                 listener=view.listen,
                 pool=pool,

@@ -719,6 +719,19 @@ def test_a_case_can_be_run_alone_and_the_others_later(tmp_path: Path) -> None:
         perform(experiment, tmp_path, cases=["three"])
 
 
+def test_an_attack_can_be_run_alone_by_its_label_and_the_others_later(tmp_path: Path) -> None:
+    short = {"name": "inverting-gradients", "steps": 1}
+    experiment = tiny(attack=[{**short, "label": "one"}, {**short, "label": "other", "steps": 2}])
+    first = perform(experiment, tmp_path, attacks=["other"]).read()
+    assert set(first["attack"]) == {"other"}
+    heard = Heard()
+    both = perform(experiment, tmp_path, listener=heard).read()
+    assert set(both["attack"]) == {"one", "other"}
+    assert [event for _, _, event in heard if event in ("skip", "start")] == ["start", "skip"]
+    with pytest.raises(SpecError, match=r"tiny: expected an attack of \['one', 'other'\], got 'inverting-gradients'"):
+        perform(experiment, tmp_path, attacks=["inverting-gradients"])
+
+
 def test_no_trial_begins_when_the_time_is_over_and_the_next_run_goes_on(tmp_path: Path) -> None:
     experiment = tiny(case=[{"name": "one"}, {"name": "two", "recipe": {"epochs": 2}}])
     heard = Heard()

@@ -31,6 +31,7 @@ def run(
     data: str | Path | None = None,
     limit: int | None = None,
     cases: Collection[str] | None = None,
+    attacks: Collection[str] | None = None,
     minutes: float | None = None,
     listener: Listener | None = None,
     pool: Pool | None = None,
@@ -45,6 +46,7 @@ def run(
         data: the folder of data sets.
         limit: watch at most that many clients in each case.
         cases: perform the trials of these alone; the others stay as they are, finished or not.
+        attacks: the same for these attacks, by label.
         minutes: begin no trial after so many; the others wait for the next call.
         listener: called before and after each trial with (number, how many, trial, event), where the event is "start",
             "again" where a pool lost it, "skip" for what was finished before, "late" for what `minutes` leaves, or the
@@ -61,9 +63,11 @@ def run(
     forget_scenes()  # of an earlier run, whose data and modules may have been others
     table = Table(folder)
     names = [case.name for case in experiment.cases]
-    for name in cases or ():
-        if name not in names:
-            raise SpecError(f"{experiment.name}: expected a case of {names}, got {name!r}")
+    labels = sorted({label for case in experiment.cases for label in case.labels})
+    for what, wanted, known in (("a case", cases, names), ("an attack", attacks, labels)):
+        for name in wanted or ():
+            if name not in known:
+                raise SpecError(f"{experiment.name}: expected {what} of {known}, got {name!r}")
     # Trials are made anew wherever they are needed: of millions, only the digests are kept.
     order = [trial.digest for trial in experiment.trials(limit)]
     if not order:
@@ -72,7 +76,7 @@ def run(
 
     def chosen() -> Iterator[tuple[str, Trial]]:
         for key, trial in zip(order, experiment.trials(limit), strict=True):
-            if not cases or trial.case in cases:
+            if (not cases or trial.case in cases) and (not attacks or trial.label in attacks):
                 yield key, trial
 
     count = sum(1 for _ in chosen())
