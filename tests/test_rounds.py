@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from common.nets import batch_resnet, cnn, flat, image_task, images, mlp, numbers
+from seepage import local
 from seepage.defences.base import NoDefence
 from seepage.local import Answer, answer
 from seepage.recipe import SGD, Adam, Recipe
@@ -247,8 +248,10 @@ def test_more_clients_per_round_than_there_are_is_refused() -> None:
 
 @pytest.mark.parametrize("recipe", [RECIPE, Recipe(sends="gradient"), Recipe(Adam(0.01), epochs=3, batch_size=2)])
 @pytest.mark.parametrize("net", [mlp, batch_resnet])
-def test_clients_that_train_together_answer_as_they_do_alone(net, recipe: Recipe) -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+def test_clients_that_train_together_answer_as_they_do_alone(net, recipe: Recipe, at_once: int, monkeypatch) -> None:
     task = image_task(net)
+    monkeypatch.setattr(local, "NUMBERS_AT_ONCE", at_once * sum(p.numel() for p in task.params.values()))
     clients = [images(n, seed=i) for i, n in enumerate((4, 2, 4, 4))]
     alone, together = (
         list(play(task, clients, recipe, Federation(rounds=2, together=how), RNG)) for how in (False, True)

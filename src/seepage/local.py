@@ -20,9 +20,10 @@ from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Params, Task
 
-__all__ = ["Answer", "answer", "answer_together", "local_update"]
+__all__ = ["Answer", "answer", "answer_together", "local_update", "trains_together"]
 
 NONE = NoDefence()
+NUMBERS_AT_ONCE = 2**26  # parameters of all clients in one program: 256 MB, some times over
 
 # (θ, buffers, x, y) → (loss or gradient of the batch, buffers afterwards)
 BatchLoss = Callable[[Params, Params, Tensor, Tensor], tuple[Tensor, Params]]
@@ -128,23 +129,25 @@ def answer_together(
     *,
     buffers: Params | None = None,
 ) -> list[Answer]:
-    """As `answer` for each client without a defence, clients of one size in one program.
+    """As `answer` for each client without a defence, clients of one size in one program, as far as memory allows.
 
     Only the last digits differ: products of many matrices are added up in another order than that of one.
 
     Raises:
         ValueError: when the module cannot run for many clients at once, or draws random numbers as it trains.
     """
-    if not task.batched or any(isinstance(m, nn.modules.dropout._DropoutNd) for m in task.module.modules()):
+    if not trains_together(task):
         raise ValueError(
             "expected a module that batches over clients and draws no dropout masks, got another; "
             "let its clients train one by one"
         )
     orders = [recipe.orders(len(c), rng / "orders") for c, rng in zip(clients, rngs, strict=True)]
     answers: dict[int, Answer] = {}
+    of_size = {size: [i for i, c in enumerate(clients) if len(c) == size] for size in {len(c) for c in clients}}
+    at_once = max(1, NUMBERS_AT_ONCE // sum(p.numel() for p in params.values()))
 
-    for size in {len(c) for c in clients}:
-        which = [i for i, c in enumerate(clients) if len(c) == size]
+    some = [(n, which[i : i + at_once]) for n, which in of_size.items() for i in range(0, len(which), at_once)]
+    for size, which in some:
         schedules = [recipe.schedule(clients[i].x, clients[i].y, orders[i]) for i in which]
         xs, ys = ([torch.stack(step) for step in zip(*parts, strict=True)] for parts in _sides(schedules))
         with torch.no_grad(), arithmetic("fp32"):
@@ -153,6 +156,11 @@ def answer_together(
             update, held = ({name: t[lane] for name, t in tree.items()} for tree in (updates, after))
             answers[i] = Answer(update, held, size, orders[i])
     return [answers[i] for i in range(len(clients))]
+
+
+def trains_together(task: Task) -> bool:
+    """Whether many clients can train in one program: the module batches, and draws no dropout masks."""
+    return task.batched and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in task.module.modules())
 
 
 def _train_together(
@@ -171,7 +179,8 @@ def _train_together(
         leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
         with torch.enable_grad():
             losses, after = vmap(loss)(leaves, buffers, x, y)
-            slopes = torch.autograd.grad(losses.sum(), list(leaves.values()))  # no loss depends on another client
+            # No loss depends on another client.
+            slopes = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         return dict(zip(params, slopes, strict=True)), {name: b.detach() for name, b in after.items()}
 
     theta, held = (
@@ -213,7 +222,7 @@ def _train(
 
     plain = not (defence.per_example or defence.per_step)
     if plain:
-        gradient: BatchGradient = grad(loss, has_aux=True)
+        gradient = _gradient(loss)
     else:
         period = len(schedule) // recipe.epochs if defence.repeats else None
         clipped = _clipped_mean(task, defence.example_norm) if rng is not None else None
@@ -244,6 +253,23 @@ def _train(
         weights = defence.on_weights(weights, rng and rng / "weights")
         update = {name: p - weights[name] for name, p in params.items()}
     return update, after
+
+
+def _gradient(loss: BatchLoss) -> BatchGradient:
+    """What `torch.func.grad` gives; outside of its transformations by autograd itself, which wraps no tensors."""
+    transformed = grad(loss, has_aux=True)
+
+    def gradient(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Params, Params]:
+        if torch._C._are_functorch_transforms_active():
+            return transformed(params, buffers, x, y)  # type: ignore[no-any-return]
+        again = torch.is_grad_enabled()  # whether the gradient is differentiated once more
+        with torch.enable_grad():
+            own = {name: p if again and p.requires_grad else p.detach().requires_grad_() for name, p in params.items()}
+            value, after = loss(own, buffers, x, y)
+            slopes = torch.autograd.grad(value, list(own.values()), create_graph=again, materialize_grads=True)
+        return dict(zip(params, slopes, strict=True)), after if again else {n: b.detach() for n, b in after.items()}
+
+    return gradient
 
 
 def _compiler(task: Task, params: Params, compiled: bool) -> Compiler | None:

@@ -14,7 +14,7 @@ import torch
 
 from seepage.capture import Capture, Exchange, Secret
 from seepage.defences.base import Defence, NoDefence
-from seepage.local import Answer, answer, answer_together
+from seepage.local import Answer, answer, answer_together, trains_together
 from seepage.recipe import Recipe
 from seepage.spec import Examples
 from seepage.streams import Stream
@@ -33,7 +33,8 @@ class Federation:
         visible: `"each"` answer, or only their `"aggregate"`, which is what secure aggregation leaves visible.
         server_lr: step of the server along the mean update; for clients that send gradients it is the learning rate.
         group: how many answers go into one aggregate, where aggregates are seen; `None` is all of a round.
-        together: clients without a defence that have equally many examples train in one program.
+        together: clients without a defence that have equally many examples train in one program, as they do on a GPU
+            in any case where the module allows it.
     """
 
     rounds: int = 1
@@ -147,12 +148,14 @@ def play(
     group = federation.group or per_round
     if federation.visible == "aggregate" and per_round % group:
         raise ValueError(f"expected `group` to divide the {per_round} clients of a round, got {group}")
+    on_gpu = any(p.is_cuda for p in params.values())
+    together = federation.together or (on_gpu and trains_together(task))
     for number in range(federation.rounds):
         here = rng / "round" / number
         drawn = torch.randperm(len(clients), generator=(here / "sample").generator())[:per_round]
         sampled = tuple(sorted(drawn.tolist()))
         held, rngs = [clients[i] for i in sampled], [here / "client" / names[i] for i in sampled]
-        if federation.together and isinstance(defence, NoDefence):
+        if together and isinstance(defence, NoDefence):
             answers = answer_together(task, params, held, recipe, rngs, buffers=buffers)
         else:
             answers = [
@@ -164,9 +167,9 @@ def play(
             shown: list[tuple[str, tuple[str, ...], Answer, Examples]] = []
             for first in range(0, per_round, group):
                 members = tuple(names[i] for i in sampled[first : first + group])
-                together = whole if group == per_round else aggregate(answers[first : first + group])
+                summed = whole if group == per_round else aggregate(answers[first : first + group])
                 joined = Examples.join(held[first : first + group])
-                shown.append(("+".join(members), members, together, joined))
+                shown.append(("+".join(members), members, summed, joined))
         else:
             shown = [(names[i], (), a, clients[i]) for i, a in zip(sampled, answers, strict=True)]
         seen = defence.on_global(params, here / "global")

@@ -126,9 +126,11 @@ class FedAvg:
 
         `ours_…` differ from the code in a longer run whose step size falls to zero, in the prior, which is taken label
         by label (where a label occurs once, its dummies must agree across epochs), and in matching within labels and
-        answering the median. `ours_femnist` also counts later layers for more, smooths less, and deals labels anew for
-        each epoch, so that the median is over different mistakes; in a development run on other images of 8 writers
-        (400 iterations) each of the three by itself brought 80.5 % of images recovered to 81.2 to 83.8 %.
+        answering the median. They also count later layers for more, smooth less, and deal labels anew for each epoch,
+        so that the median is over different mistakes; in a development run on other images of 8 writers (400 iterations)
+        each of the three by itself brought 80.5 % of images recovered to 81.2 to 83.8 %. `ours_cifar` takes steps three
+        times as long: on 5 clients of 50 test images of CIFAR-100 (300 iterations) 72.4 % became 82.4 % by these alone
+        and 88.4 % with all four.
 
         Labels keep their batches during the search, because there is little to gain by moving them: told the labels of
         every batch, `ours_femnist` did no better in development runs on FEMNIST (15 images of each writer, one seed:
@@ -145,7 +147,12 @@ class FedAvg:
         "as_paper_scaled_femnist": {**_TEXT, "scale": 100.0},
         "as_paper_cifar": {**_CODE_CIFAR, **_TEXT},
         "ours_femnist": {**_OURS, "order": 10.0, "layer_decay": 0.5, "tv": 6e-4, "split": "random"},
-        "ours_cifar": {**_CODE_CIFAR, **_OURS, "order": 10.0, "statistic": "mean"},
+        "ours_cifar": {
+            **_CODE_CIFAR,
+            **_OURS,
+            **{"order": 10.0, "statistic": "mean", "layer_decay": 0.5, "tv": 5e-5, "split": "random"},
+            **{"lr": 0.3, "steps": 400},
+        },
     }
 
     order: float = 1000.0
