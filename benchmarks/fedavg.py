@@ -9,9 +9,13 @@ be imported (`pip install jax breaching==0.1.2`, or into a folder named with --p
 no simulation. Then time and memory as functions of local steps U, examples N and clients, with fitted exponents. Each
 cell runs in a process of its own.
 
+With --whole, seconds of whole attacks on real clients in the place of milliseconds of an iteration, from the start of
+Python to the last score: rows of a table of the paper.
+
     python benchmarks/fedavg.py --device cuda --out fedavg-cuda.json
     python benchmarks/fedavg.py --device cpu --steps 10 --images 10 --clients 1 2
     python benchmarks/fedavg.py --device cuda --growth --programs seepage "seepage, every 10th"
+    python benchmarks/fedavg.py --device cuda --whole "prior, code" --data ../shared/data
 """
 
 from __future__ import annotations
@@ -26,28 +30,35 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from cells import in_own_process
+from torch.func import functional_call
+from torch.nn import functional
 
 from seepage.attacks import SME, FedAvg, fedavg, sme
+from seepage.audit.experiment import read_experiment
+from seepage.audit.run import run
+from seepage.audit.summary import read_rows, summarise
 from seepage.capture import Capture, Exchange, Secret
 from seepage.engine.minimise import minimise
 from seepage.models import build
-from seepage.recipe import SGD, Recipe
+from seepage.recipe import SGD, Recipe, Schedule
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
 from seepage.task import Params, Task
 from seepage.threat import THREATS, Setting, View, observe
-from seepage.unrolled import unrolled_update
 
 SPEC = DataSpec((1, 28, 28), classes=62, mean=(0.9642384,), std=(0.1576784,))
 LR = 0.004
 ON_CPU = 10  # as many clients as the engine puts in one program there
 SMALLEST = 0.02  # GB: less is lost in what the process held before
+TABLE, ROW = "dimitrov2022/table1_femnist", "10 × 5 × 50"  # of which --whole attacks clients
 
 
 @dataclass(frozen=True)
@@ -92,14 +103,14 @@ def ours(size: Size, device: str, iterations: int, knobs: dict[str, Any], **forc
 
     # A call of `progress` waits for the device, so the time between two calls is that of one iteration.
     def timed(*arguments: Any, **options: Any) -> Any:
-        watched = {"progress": lambda *_: stamps.append(time.perf_counter()), "progress_every": 1}
+        watched = {"progress": lambda *_: stamps.append(_clock(device)), "progress_every": 1}
         return minimise(*arguments, **{**options, **watched, "chunk": size.clients, **forced})
 
     fedavg.minimise = sme.minimise = timed  # type: ignore[attr-defined]
     floor = _memory(device)
     attack(view, Stream.from_seed(1))
-    # On a GPU the first iterations warm up and capture a graph; on a CPU only the first is out of the ordinary.
-    durations = [late - early for early, late in pairwise(stamps)][-5 if device == "cuda" else 1 - iterations :]
+    # The first iteration is out of the ordinary; on a GPU two more warm up, and the next is captured in a graph.
+    durations = [late - early for early, late in pairwise(stamps)][2 if device == "cuda" else 0 :]
     return {"ms": 1e3 * statistics.median(durations) / size.clients, "gb": _memory(device) - floor}
 
 
@@ -128,13 +139,19 @@ def surrogate(size: Size, device: str, iterations: int) -> Measured:
     return ours(size, device, iterations, {"surrogate": True})
 
 
+def plain_update(task: Task, params: Params, schedule: Schedule, *_: Any, **__: Any) -> Params:
+    """Training as most published code writes it: nothing of Seepage in it, not even a layer."""
+    now = {name: p.detach().requires_grad_() for name, p in params.items()}
+    for x, y in zip(schedule.x, schedule.y, strict=True):
+        loss = functional.cross_entropy(functional_call(task.module, now, (x,)), y)
+        gradients = torch.autograd.grad(loss, list(now.values()), create_graph=True)
+        now = {name: p - LR * g for (name, p), g in zip(now.items(), gradients, strict=True)}
+    return {name: p - now[name] for name, p in params.items()}
+
+
 def double_backward(size: Size, device: str, iterations: int, graph: str = "never") -> Measured:
-    """The attack's own objective through a graph over all steps, one kernel at a time."""
-
-    def plainly(task: Task, params: Params, schedule: Any, recipe: Recipe, *_: Any, **__: Any) -> Params:
-        return unrolled_update(task, params, schedule, recipe)
-
-    fedavg.local_update = plainly  # type: ignore[attr-defined]
+    """The attack's own objective through a graph over all steps of the module as it is, one kernel at a time."""
+    fedavg.local_update = plain_update  # type: ignore[attr-defined]
     return ours(size, device, iterations, {}, batched=False, graph=graph)
 
 
@@ -245,6 +262,35 @@ def jax_scan(size: Size, device: str, iterations: int) -> Measured:
     return {"ms": 1e3 * statistics.median(durations[1:]) / size.clients, "gb": gb, "compile_s": durations[0]}
 
 
+def whole(label: str, arguments: argparse.Namespace) -> Measured:
+    """One row of the paper's table as `seepage reproduce` makes it: clients train, are attacked and scored."""
+    experiment = read_experiment(Path(__file__).parents[1] / "experiments" / f"{TABLE}.toml")
+    (case,) = (case for case in experiment.cases if case.name == ROW)
+    knobs = {"precision": arguments.precision, **({"steps": arguments.whole_steps} if arguments.whole_steps else {})}
+    chosen = [replace(attack, **knobs) for attack, name in zip(case.attacks, case.labels, strict=True) if name == label]
+    clients = replace(case.clients, count=max(arguments.clients or [case.clients.count]))
+    case = replace(case, attacks=tuple(chosen), labels=(label,), clients=clients)
+    experiment = replace(experiment, cases=(case,))
+    searched: list[float] = []
+
+    def timed(*given: Any, **options: Any) -> Any:
+        _wait(arguments.device)
+        began = time.perf_counter()
+        found = minimise(*given, **options)
+        _wait(arguments.device)
+        searched.append(time.perf_counter() - began)
+        return found
+
+    fedavg.minimise = sme.minimise = timed  # type: ignore[attr-defined]
+    with TemporaryDirectory() as folder:
+        run(experiment, Path(folder), device=torch.device(arguments.device), data=arguments.data)
+        (line,) = summarise(read_rows(Path(folder))[1])
+    if line.failures:
+        raise RuntimeError(line.failures[0])
+    scores = {name: line.mean(name) for name in ("recovered", "psnr")}
+    return {"search_s": sum(searched), "clients": line.clients, "steps": chosen[0].steps, **scores}
+
+
 PROGRAMS: dict[str, Callable[[Size, str, int], Measured]] = {
     "double backward": double_backward,
     "double backward, graph": double_backward_graph,
@@ -263,6 +309,12 @@ CUDA_ONLY = {"double backward, graph", "seepage, tf32", "seepage, compiled"}
 def _wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def _clock(device: str) -> float:
+    """Seconds; on one CPU thread those that it ran, whatever else the machine was busy with."""
+    alone = device == "cpu" and torch.get_num_threads() == 1
+    return time.process_time() if alone else time.perf_counter()
 
 
 def _memory(device: str) -> float:
@@ -294,10 +346,16 @@ def main() -> None:
     parser.add_argument("--growth-images", type=int, nargs="+", default=[10, 50, 100, 200], help="with 10 batches")
     parser.add_argument("--growth-clients", type=int, nargs="+", default=None, help="those of --clients")
     parser.add_argument("--iterations", type=int, default=None, help="timed in each cell; 12, on a CPU 3")
+    parser.add_argument("--turns", type=int, default=1, help="measure all cells so often in turn: medians so far")
     parser.add_argument("--limit", type=float, default=300.0, help="most seconds for one cell")
     parser.add_argument("--peers", help="folder in which jax or breaching are installed")
+    parser.add_argument("--whole", nargs="+", help=f"instead: whole attacks of {ROW!r} of {TABLE}, by label")
+    parser.add_argument("--whole-steps", type=int, help="of their iterations; those of the table")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32"), help="of whole attacks")
+    parser.add_argument("--data", help="folder of data sets, for whole attacks; default: $SEEPAGE_DATA")
     parser.add_argument("--out", help="also write the cells as JSON here")
     parser.add_argument("--cell", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--whole-cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.iterations = arguments.iterations or (12 if arguments.device == "cuda" else 3)
     if arguments.cell:
@@ -307,24 +365,43 @@ def main() -> None:
         size = Size(*map(int, numbers))
         print(json.dumps(PROGRAMS[program](size, arguments.device, arguments.iterations)))
         return
+    if arguments.whole_cell:
+        print(json.dumps(whole(arguments.whole_cell, arguments)))
+        return
     clients = arguments.clients or ([1, 10, 100] if arguments.device == "cuda" else [1, ON_CPU])
     wanted = arguments.programs or [p for p in PROGRAMS if arguments.device == "cuda" or p not in CUDA_ONLY]
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor() or "cpu"
-    print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32")
+    print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    if arguments.whole:
+        _write(arguments.out, name, whole=[_whole_in_own_process(label, arguments) for label in arguments.whole])
+        return
     print(f"{'program':22} {'U':>4} {'N':>4} {'clients':>7} {'ms/client-iteration':>20} {'peak GB':>8}  ratio")
     done: dict[tuple[str, Size], dict[str, Any]] = {}
 
-    def measure(program: str, size: Size) -> dict[str, Any]:
-        if (program, size) not in done:
-            done[program, size] = _in_own_process(program, size, arguments)
+    def measure(program: str, size: Size, again: bool = False) -> dict[str, Any]:
+        if again or (program, size) not in done:
+            result = _in_own_process(program, size, arguments)
+            samples.setdefault((program, size), []).append(result.get("ms", math.inf))
+            done[program, size] = {
+                **result,
+                **({"ms": statistics.median(samples[program, size])} if "ms" in result else {}),
+            }
             _print_cell(program, size, done)
+            keep()
         return done[program, size]
 
+    def keep() -> None:  # after each cell: nothing is lost of a run that is stopped
+        cells = [{"program": program, **vars(size), **result} for (program, size), result in done.items()]
+        _write(arguments.out, name, cells=cells, fits=fits)
+
+    samples: dict[tuple[str, Size], list[float]] = {}
+    fits: list[dict[str, Any]] = []
+
     base = Size(arguments.steps, arguments.images, arguments.batch)
-    for program in wanted:
-        for count in [1] if program in ONE_CLIENT else clients:
-            measure(program, Size(base.steps, base.images, base.batch, count))
-    fits = []
+    for turn in range(arguments.turns):
+        for program in wanted:
+            for count in [1] if program in ONE_CLIENT else clients:
+                measure(program, Size(base.steps, base.images, base.batch, count), again=turn > 0)
     if arguments.growth:
         for program in [p for p in wanted if p not in ONE_CLIENT]:
             most = max(clients)
@@ -337,10 +414,33 @@ def main() -> None:
                 fits.append({"program": program, "of": axis, **_fit(axis, [(s, measure(program, s)) for s in sizes])})
         for fit in fits:
             print(f"{fit['program']:22} time ∝ {fit['of']}^{fit['time']:.2f}, memory ∝ {fit['of']}^{fit['memory']:.2f}")
-    if arguments.out:
-        cells = [{"program": program, **vars(size), **result} for (program, size), result in done.items()]
-        with open(arguments.out, "w") as file:
-            json.dump({"device": name, "torch": torch.__version__, "cells": cells, "fits": fits}, file, indent=1)
+        keep()
+
+
+def _write(path: str | None, device: str, **measured: Any) -> None:
+    if path:
+        text = json.dumps({"device": device, "torch": torch.__version__, **measured}, indent=1)
+        Path(path).write_text(text, encoding="utf-8")
+
+
+def _whole_in_own_process(label: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    options = ["--device", arguments.device, "--precision", arguments.precision, "--whole-cell", label]
+    options += ["--data", arguments.data] if arguments.data else []
+    options += ["--whole-steps", str(arguments.whole_steps)] if arguments.whole_steps else []
+    options += ["--clients", *map(str, arguments.clients)] if arguments.clients else []
+    began = time.perf_counter()
+    result = in_own_process(__file__, options, arguments.limit)
+    result = {"attack": label, "precision": arguments.precision, "seconds": time.perf_counter() - began, **result}
+    if "error" in result:
+        print(f"{label}: {result['error']}", flush=True)
+    else:
+        print(
+            f"{label}: {result['clients']} clients, {result['steps']} iterations, {arguments.precision}: "
+            f"{result['seconds']:.0f} s from start to end, {result['search_s']:.0f} s of it in the search; "
+            f"{100 * result['recovered']:.1f} % recovered, {result['psnr']:.1f} dB",
+            flush=True,
+        )
+    return result
 
 
 def _fit(axis: str, measured: list[tuple[Size, dict[str, Any]]]) -> dict[str, float]:

@@ -210,6 +210,31 @@ def test_a_loss_of_ones_own_is_used() -> None:
 # Batches and their order.
 
 
+def test_a_gradient_is_the_same_alone_and_in_a_transformation_and_zero_for_what_is_not_used() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x).tanh()
+
+    task = Task(Net().double(), DataSpec((3,), classes=2))
+    recipe = Recipe(SGD(0.3), epochs=2, batch_size=2)
+    x, y = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_(), torch.tensor([0, 1, 1, 0])
+
+    def update(x: Tensor) -> Params:
+        return local_update(task, task.params, recipe.schedule(x, y), recipe)
+
+    alone, mapped = update(x), {name: u[0] for name, u in torch.vmap(update)(x[None]).items()}
+    assert not alone["unused.weight"].any()
+    slopes = [torch.autograd.grad(u["used.weight"].pow(3).sum(), x)[0] for u in (alone, mapped)]
+    torch.testing.assert_close((alone, slopes[0]), (mapped, slopes[1]), rtol=1e-12, atol=1e-15)
+    with torch.no_grad():
+        torch.testing.assert_close(update(x), alone, rtol=0, atol=0)
+        assert not any(u.requires_grad for u in update(x).values())
+
+
 def test_every_epoch_visits_every_example_once_in_an_order_of_its_own() -> None:
     orders = Recipe(epochs=4, batch_size=3).orders(10, RNG)
     assert orders.shape == (4, 10)

@@ -13,7 +13,7 @@ from torch import nn
 from common.nets import batch_resnet, cnn, flat, image_task, images, mlp, numbers
 from seepage import local
 from seepage.defences.base import NoDefence
-from seepage.local import Answer, answer
+from seepage.local import Answer, answer, local_update, updates_together
 from seepage.recipe import SGD, Adam, Recipe
 from seepage.rounds import Federation, aggregate, join_rounds, play
 from seepage.spec import DataSpec, Examples
@@ -262,6 +262,19 @@ def test_clients_that_train_together_answer_as_they_do_alone(net, recipe: Recipe
             assert a.client == b.client
             torch.testing.assert_close(flat(a.exchanges[0].answer), flat(b.exchanges[0].answer), rtol=1e-9, atol=1e-12)
         assert all(a.orders.equal(b.orders) for a, b in zip(one.secrets, other.secrets, strict=True))
+
+
+@pytest.mark.parametrize("net", [mlp, batch_resnet])
+def test_clients_with_models_and_batches_of_their_own_train_together_as_alone(net) -> None:
+    task, recipe = image_task(net), Recipe(SGD(0.1, momentum=0.9), epochs=2, batch_size=2)
+    shift = [{n: p + 0.01 * i for n, p in task.params.items()} for i in range(3)]
+    starts = [(params, task.buffers) for params in shift]
+    held = [images(n, seed=i) for i, n in enumerate((4, 3, 4))]  # the second has a batch of one
+    schedules = [recipe.schedule(c.x, c.y) for c in held]
+    together = updates_together(task, starts, schedules, recipe)
+    for (params, buffers), schedule, (update, _) in zip(starts, schedules, together, strict=True):
+        alone = local_update(task, params, schedule, recipe, buffers=buffers)
+        torch.testing.assert_close(flat(update), flat(alone), rtol=1e-9, atol=1e-12)
 
 
 def test_modules_that_draw_random_numbers_do_not_train_together() -> None:

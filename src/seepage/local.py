@@ -20,7 +20,7 @@ from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Params, Task
 
-__all__ = ["Answer", "answer", "answer_together", "local_update", "trains_together"]
+__all__ = ["Answer", "answer", "answer_together", "local_update", "trains_together", "updates_together"]
 
 NONE = NoDefence()
 NUMBERS_AT_ONCE = 2**26  # parameters of all clients in one program: 256 MB, some times over
@@ -142,20 +142,37 @@ def answer_together(
             "let its clients train one by one"
         )
     orders = [recipe.orders(len(c), rng / "orders") for c, rng in zip(clients, rngs, strict=True)]
-    answers: dict[int, Answer] = {}
-    of_size = {size: [i for i, c in enumerate(clients) if len(c) == size] for size in {len(c) for c in clients}}
-    at_once = max(1, NUMBERS_AT_ONCE // sum(p.numel() for p in params.values()))
+    schedules = [recipe.schedule(c.x, c.y, order) for c, order in zip(clients, orders, strict=True)]
+    starts = [(params, task.buffers if buffers is None else buffers)] * len(clients)
+    trained = updates_together(task, starts, schedules, recipe)
+    return [Answer(u, held, len(c), o) for (u, held), c, o in zip(trained, clients, orders, strict=True)]
 
-    some = [(n, which[i : i + at_once]) for n, which in of_size.items() for i in range(0, len(which), at_once)]
-    for size, which in some:
-        schedules = [recipe.schedule(clients[i].x, clients[i].y, orders[i]) for i in which]
-        xs, ys = ([torch.stack(step) for step in zip(*parts, strict=True)] for parts in _sides(schedules))
+
+def updates_together(
+    task: Task, starts: Sequence[tuple[Params, Params]], schedules: Sequence[Schedule], recipe: Recipe
+) -> list[tuple[Params, Params]]:
+    """As `local_update` for each client without a defence, and its buffers afterwards; nothing to differentiate.
+
+    Args:
+        task: one that `trains_together`.
+        starts: parameters and buffers that each client begins with.
+        schedules: the batches of each; those with batches of the same sizes train in one program.
+        recipe: optimiser, and what is sent.
+    """
+    shapes = [tuple(len(x) for x in schedule.x) for schedule in schedules]
+    alike = {shape: [i for i, other in enumerate(shapes) if other == shape] for shape in shapes}
+    at_once = max(1, NUMBERS_AT_ONCE // sum(p.numel() for p in starts[0][0].values()))
+    done: dict[int, tuple[Params, Params]] = {}
+    for which in (same[i : i + at_once] for same in alike.values() for i in range(0, len(same), at_once)):
+        xs = [torch.stack(step) for step in zip(*(schedules[i].x for i in which), strict=True)]
+        ys = [torch.stack(step) for step in zip(*(schedules[i].y for i in which), strict=True)]
+        params, buffers = ({n: torch.stack([starts[i][k][n] for i in which]) for n in starts[0][k]} for k in (0, 1))
         with torch.no_grad(), arithmetic("fp32"):
-            updates, after = _train_together(task, params, xs, ys, recipe, buffers)
+            trained = _train_together(task, params, xs, ys, recipe, buffers)
         for lane, i in enumerate(which):
-            update, held = ({name: t[lane] for name, t in tree.items()} for tree in (updates, after))
-            answers[i] = Answer(update, held, size, orders[i])
-    return [answers[i] for i in range(len(clients))]
+            update, held = ({name: t[lane] for name, t in tree.items()} for tree in trained)
+            done[i] = update, held
+    return [done[i] for i in range(len(schedules))]
 
 
 def trains_together(task: Task) -> bool:
@@ -164,7 +181,7 @@ def trains_together(task: Task) -> bool:
 
 
 def _train_together(
-    task: Task, params: Params, xs: Sequence[Tensor], ys: Sequence[Tensor], recipe: Recipe, buffers: Params | None
+    task: Task, params: Params, xs: Sequence[Tensor], ys: Sequence[Tensor], recipe: Recipe, buffers: Params
 ) -> tuple[Params, Params]:
     """As `_train` for clients without a defence, (clients, …) in every tensor, and nothing to differentiate later.
 
@@ -183,10 +200,7 @@ def _train_together(
             slopes = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         return dict(zip(params, slopes, strict=True)), {name: b.detach() for name, b in after.items()}
 
-    theta, held = (
-        {name: t.expand(len(xs[0]), *t.shape) for name, t in tree.items()}
-        for tree in (params, task.buffers if buffers is None else buffers)
-    )
+    theta, held = params, buffers
     if recipe.sends == "gradient":
         return gradient(theta, held, xs[0], ys[0])
     before, slots = theta, {name: recipe.optimiser.init(p) for name, p in theta.items()}
@@ -195,10 +209,6 @@ def _train_together(
         stepped = {name: recipe.optimiser.step(t, p, slopes[name], slots[name]) for name, p in theta.items()}
         theta, slots = {n: p for n, (p, _) in stepped.items()}, {n: slot for n, (_, slot) in stepped.items()}
     return {name: p - theta[name] for name, p in before.items()}, held
-
-
-def _sides(schedules: Sequence[Schedule]) -> tuple[list[tuple[Tensor, ...]], list[tuple[Tensor, ...]]]:
-    return [s.x for s in schedules], [s.y for s in schedules]
 
 
 def _train(
@@ -262,7 +272,9 @@ def _gradient(loss: BatchLoss) -> BatchGradient:
     def gradient(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Params, Params]:
         if torch._C._are_functorch_transforms_active():
             return transformed(params, buffers, x, y)  # type: ignore[no-any-return]
-        again = torch.is_grad_enabled()  # whether the gradient is differentiated once more
+        # Whether the gradient is differentiated once more, which somebody must have asked for.
+        inputs = (*params.values(), *buffers.values(), x, y)
+        again = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
         with torch.enable_grad():
             own = {name: p if again and p.requires_grad else p.detach().requires_grad_() for name, p in params.items()}
             value, after = loss(own, buffers, x, y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -37,16 +36,25 @@ def test_a_program_is_traced_once_for_each_kind_of_arguments() -> None:
     assert calls == [(2,), (5,), (2,)]
 
 
-@pytest.mark.parametrize("backend", ["eager", "none"])
-def test_what_cannot_be_traced_runs_as_it_is_and_says_so_where_compiling_was_asked_for(backend: str) -> None:
+@pytest.mark.parametrize(("backend", "what"), [("eager", "compiled"), ("none", "traced")])
+def test_what_cannot_be_traced_runs_as_it_is_and_says_so_once(backend: str, what: str) -> None:
     def function(x: Tensor) -> Tensor:
         return x + 1 if float(x.sum()) > 0 else x - 1
 
     compiler = Compiler(backend)
-    asked = pytest.warns(UserWarning, match="f could not be compiled") if backend == "eager" else nullcontext()
-    with asked:
+    with pytest.warns(UserWarning, match=f"f could not be {what}"):
         assert compiler("f", function, torch.ones(2)).tolist() == [2.0, 2.0]
     assert compiler("f", function, -torch.ones(2)).tolist() == [-2.0, -2.0]
+    assert compiler("g", function, torch.ones(3)).tolist() == [2.0, 2.0, 2.0]  # a second warning would be an error
+
+
+def test_a_program_that_cannot_be_simplified_runs_as_it_is_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise KeyError("val")
+
+    monkeypatch.setattr("seepage.engine.compiled._merge_sums", broken)
+    with pytest.warns(UserWarning, match="f could not be traced .*val"):
+        assert Compiler("none")("f", lambda x: 2 * x, torch.ones(2)).tolist() == [2.0, 2.0]
 
 
 def test_what_is_not_used_or_known_already_is_not_computed() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seepage.engine import film as film_module
-from seepage.engine.film import Film, current_film, filming
+from seepage.engine.film import Film, current_film, filming, shown_as
 from seepage.engine.minimise import minimise
 from seepage.engine.optimisers import sgd
 from seepage.spec import DataSpec
@@ -64,3 +64,34 @@ def test_filming_ends_and_changes_nothing() -> None:
     assert current_film() is None
     plain = minimise(lambda x: ((x - 0.5) ** 2).sum(), start, optimiser=sgd(0.25), steps=20).x
     assert torch.equal(with_film, plain)
+
+
+def test_what_stands_for_images_is_shown_as_these_whatever_the_chunk() -> None:
+    start = torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(2))  # a shade for each of four images
+    first = torch.arange(6.0) / 10  # of each lane something of its own
+
+    def images(shades: torch.Tensor, begin: int) -> torch.Tensor:
+        own = shades * first[begin : begin + len(shades), None]
+        return own[..., None, None, None].expand(-1, -1, 1, 2, 2)
+
+    for chunk in (None, 4):
+        film = Film(SPEC)
+        with shown_as(images):
+            answer = searched(film, start, chunk)
+        assert film.frames is not None
+        expected = (answer * first.reshape(3, 2, 1))[..., None, None, None].expand(-1, -1, -1, 1, 2, 2)
+        assert (film.frames[-1].float() - 255 * expected).abs().max() <= 0.51
+    after = Film(SPEC)
+    searched(after, start)
+    assert after.frames is None
+
+
+def test_lanes_that_are_single_images_are_those_of_their_client() -> None:
+    start = torch.rand(6, 2, 3, generator=torch.Generator().manual_seed(3))  # two clients with three images each
+    film = Film(SPEC)
+    with shown_as(lambda z, _: z.mean(-1)[:, None, None, None].expand(-1, 1, 2, 2), clients=2):
+        answer = searched(film, start)
+    assert film.frames is not None
+    assert film.frames.shape[1:] == (2, 1, 6, 1, 2, 2)
+    shades = film.frames[-1, :, 0, :, 0, 0, 0].reshape(6, 2)
+    assert (shades - 255 * answer.mean(-1)).abs().max() <= 0.51

@@ -16,6 +16,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:Deprecation
 POOLS = [nn.AvgPool2d(2), nn.AvgPool2d((3, 2)), nn.AvgPool2d(2, stride=2, padding=0), nn.AvgPool2d(5)]
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["product", "pair"])
+def as_pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of matrices as on a CPU, and the pair of functions as on a GPU."""
+    monkeypatch.setattr("seepage.engine.pooling._as_pair", lambda _: request.param)
+
+
 @pytest.mark.parametrize("pool", POOLS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 10, 10), (3, 7, 11)], ids=str)
 def test_all_derivatives_are_those_of_torch(pool: nn.AvgPool2d, shape: tuple[int, ...]) -> None:

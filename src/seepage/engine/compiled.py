@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -28,6 +27,8 @@ aten = torch.ops.aten
 @dataclass(eq=False)
 class Compiler:
     """Compiles each function once for each kind of arguments, and remembers it.
+
+    A function that cannot be traced, simplified or compiled runs as it is written, with one warning for all of them.
 
     What a function closes over must not change what it computes: two functions handed in under one name are taken for
     the same. Tensors it closes over become constants of the compiled program.
@@ -44,6 +45,7 @@ class Compiler:
 
     backend: str = "inductor"
     _programs: dict[Any, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    _warned: bool = field(default=False, repr=False)
 
     @torch.no_grad()
     def __call__(self, name: Any, function: Callable[..., Tree], *arguments: Tree) -> Tree:
@@ -58,9 +60,11 @@ class Compiler:
             except Exception as error:
                 if out_of_memory(error):
                     raise
-                if self.backend != "none":
-                    reason = str(error).strip().split("\n")[0]
-                    warnings.warn(f"{name} could not be compiled ({reason}); going on without", stacklevel=2)
+                if not self._warned:
+                    self._warned = True  # the others of a program fail for the same reason
+                    reason = str(error).strip().split("\n")[0] or type(error).__name__
+                    what = "traced" if self.backend == "none" else "compiled"
+                    warnings.warn(f"{name} could not be {what} ({reason}); going on without, slower", stacklevel=2)
                 self._programs[key] = lambda *leaves: function(*pytree.tree_unflatten(list(leaves), spec))
         return self._programs[key](*leaves)
 
@@ -102,6 +106,8 @@ def _simplified(graph: fx.Graph, in_place: bool = True) -> fx.Graph:
         elif _overwrites_its_own(node):  # what is computed before a change in place is taken for other than after it
             packet = getattr(aten, node.target._schema.name.removeprefix("aten::")[:-1])
             node.target = getattr(packet, node.target._overloadname)
+    from torch._functorch.compile_utils import fx_graph_cse  # here, as it brings sympy, which takes a third of a second
+
     graph = fx_graph_cse(graph)
     graph.eliminate_dead_code()  # before sums are merged, as a term that somebody else uses must stay
     _scale_products(graph)

@@ -12,7 +12,7 @@ Everything carries an axis of lanes (clients × restarts) in front. Objectives s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -112,16 +112,18 @@ class Program:
         after = {name: self.step(t, p, gradient[name], slots[name]) for name, p in theta.items()}
         return {name: p for name, (p, _) in after.items()}, {name: slot for name, (_, slot) in after.items()}
 
+    def advance_one(
+        self, t: Any, theta: Params, slots: Slots, buffers: Params, x: Tensor, y: Tensor
+    ) -> tuple[Params, Slots, Params]:
+        """Step `t` for one lane."""
+        gradient, buffers = self.gradient(theta, buffers, x, y)
+        return *self.stepped(t, theta, gradient, slots), buffers
+
     def advance(
         self, t: int, theta: Params, slots: Slots, buffers: Params, x: Tensor, y: Tensor
     ) -> tuple[Params, Slots, Params]:
         """Step `t` for all lanes."""
-
-        def one(t: Any, theta: Params, slots: Slots, buffers: Params, x: Tensor, y: Tensor) -> Any:
-            gradient, buffers = self.gradient(theta, buffers, x, y)
-            return *self.stepped(t, theta, gradient, slots), buffers
-
-        of_all = self.lanes("advance", one, (None, 0, 0, 0, 0, 0))
+        of_all = self.lanes("advance", self.advance_one, (None, 0, 0, 0, 0, 0))
         return of_all(self.clock(t, theta), theta, slots, buffers, x, y)  # type: ignore[no-any-return]
 
     def pull(
@@ -325,17 +327,21 @@ def sweep(
     handed on without a gradient (running statistics never act on training: in train mode they are not read, in
     eval mode they do not change).
     """
-    names = _Names(tuple(theta), tuple(buffers))
-    lane = [tensor[None] for tensor in (*theta.values(), *buffers.values(), *xs, *ys)]
     states = len(xs) * sum(p.numel() * p.element_size() for p in theta.values())
     on_cpu = all(p.device.type == "cpu" for p in theta.values())
     small = len(xs) <= UNROLLED or (on_cpu and states <= UNROLLED_ON_CPU)
     few = program.keep_every is None and small and not program.compiled
-    if not torch.is_grad_enabled():  # as on the client itself, there is nothing to keep
-        out = _train(program, names, lane, None)
-    elif few:  # traced programs have no gradient of their own
-        out = _train(replace(program, compiler=None), names, lane, None)
-    else:
+    kept = torch.is_grad_enabled()  # not on the client itself, where there is nothing to keep
+    if few if kept else program.compiler is None:  # without an axis of one lane, whose steps would be copied into it
+        slots = program.slots(theta)
+        for t, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            theta, slots, buffers = program.advance_one(t, theta, slots, buffers, x, y)
+        return theta, buffers
+    names = _Names(tuple(theta), tuple(buffers))
+    lane = [tensor[None] for tensor in (*theta.values(), *buffers.values(), *xs, *ys)]
+    if kept:
         out = Sweep.apply(program, names, _Tape(), *lane)  # type: ignore[no-untyped-call]
+    else:
+        out = _train(program, names, lane, None)
     ends = [o[0] for o in out]
     return dict(zip(theta, ends, strict=False)), dict(zip(buffers, ends[len(theta) :], strict=True))
