@@ -121,7 +121,14 @@ def test_a_number_says_where_it_comes_from(page: Watched) -> None:
     sheet.keyboard.press("ArrowDown")
     sheet.keyboard.press("Enter")
     told = sheet.inner_text("#explained")
-    for words in ("by Student's t", "by bootstrap", "seed 7", "Seepage 0.1.0", "PyTorch 2.13.0", "as honest-server"):
+    for words in (
+        "by bootstrap over clients",
+        "Student's t for fewer than six",
+        "seed 7",
+        "Seepage 0.1.0",
+        "PyTorch 2.13.0",
+        "as honest-server",
+    ):
         assert words in told, words
     assert "seepage audit x.toml" in told
     assert sheet.evaluate("document.activeElement.id") == "explained"
@@ -254,6 +261,27 @@ def test_a_foreign_script_is_not_run_even_where_it_gets_in(book: Any, browser: A
     watched = opened(browser, tmp_path / "index.html", text.replace("</footer>", "</footer><script>alert(1)</script>"))
     assert any("Content Security Policy" in words for words in watched.complaints)
     assert not any("dialog" in words for words in watched.complaints)
+    watched.close()
+
+
+def test_pictures_without_a_truth_slide_too(book: Any, browser: Any, tmp_path: Path) -> None:
+    book.add("update_explained", 0.9, client="ann", item="all", defence="as captured")
+    book.show("t", [math.nan, math.nan], client="ann")
+    book.pictures["t"] = replace(book.pictures["t"], truth=np.zeros((2, 0, 0, 1), np.uint8))
+    filmed(book, "t", epochs=0)
+    text = render(Index("captured", "", 20.0, (), ("t",)), book.frame, book.pictures)
+    watched = opened(browser, tmp_path / "index.html", text)
+    guess = watched.page.locator("article[data-film] img.guess").first
+    answer = guess.get_attribute("src")
+    watched.page.focus("article[data-film] input[name=way]")
+    watched.page.keyboard.press("Home")
+    told = watched.page.inner_text("article[data-film] .slide")
+    assert "after 0 of 10 iterations" in told
+    assert "dB" not in told  # which nobody knows
+    assert guess.get_attribute("src") != answer
+    watched.page.keyboard.press("End")
+    assert guess.get_attribute("src") == answer
+    assert watched.complaints == []
     watched.close()
 
 

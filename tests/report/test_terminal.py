@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from seepage.metrics.intervals import METHOD_OF_SHARES, share_interval
 from seepage.report.terminal import print_findings
 
 NOISE = {"defence": "gaussian-noise", "defence_settings": "std=0.01"}
@@ -110,3 +111,16 @@ def test_the_reason_of_a_failure_stands_under_the_table(book: Any, capsys: pytes
 def test_an_attack_that_gave_no_image_has_no_likeness(book: Any, capsys: pytest.CaptureFixture[str]) -> None:
     book.images([math.nan])
     assert printed(book, capsys)[0] == ["Attack", "No leak", "Came back"]
+
+
+def test_a_wide_terminal_has_the_interval_of_every_mean(
+    book: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(8):
+        book.images([30.0 + i], client=str(i))
+    monkeypatch.setenv("COLUMNS", "130")
+    print_findings(book.frame, 20.0)
+    text = " ".join(capsys.readouterr().out.split())
+    back = share_interval(8, 8)
+    assert f"100% [{100 * back.low:.0f}, 100]" in text
+    assert f"n = 8, seed 7; [95 % interval]: {METHOD_OF_SHARES}" in text

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from seepage.spec import DataSpec
 
-__all__ = ["Film", "current_film", "filming"]
+__all__ = ["Film", "current_film", "filming", "shown_as"]
 
 MOMENTS = 8
 MOST_BYTES = 2**26  # of all frames: 64 MB, on the host and on the wire of a cluster
@@ -39,30 +40,46 @@ class Film:
 
     def begin(self, start: Any, clients: int, starts: int, steps: int) -> None:
         """A search over candidates like these, lanes first, begins."""
-        if (found := self._images(start)) is None:
+        if (found := self._images(pytree.tree_map(lambda leaf: leaf[:1], start), 0)) is None:
             return
         # Denser at the start, where most happens.
         self.moments = sorted({round(steps * (k / (MOMENTS - 1)) ** 2) for k in range(MOMENTS)})
-        shape = len(self.moments), clients, starts, *found.shape[1:]
+        lanes: tuple[int, ...] = clients, starts
+        if (meaning := _meaning.get()) is not None and meaning.clients is not None:
+            lanes = meaning.clients, 1, clients * starts // meaning.clients
+        shape = len(self.moments), *lanes, *found.shape[1:]
         self.frames = torch.zeros(shape, dtype=torch.uint8) if math.prod(shape) <= MOST_BYTES else None
 
     def take(self, step: int, begin: int, state: Any) -> None:
         """Keep what lanes from number `begin` on are at now, if this is one of the moments."""
-        if self.frames is None or step not in self.moments or (found := self._images(state)) is None:
+        if self.frames is None or step not in self.moments or (found := self._images(state, begin)) is None:
             return
         pixels = (self.spec.pixels(found) - self.spec.low) / (self.spec.high - self.spec.low)
         shown = (255 * torch.nan_to_num(pixels).clamp(0, 1)).round().to(torch.uint8).cpu()
-        self.frames[self.moments.index(step)].flatten(0, 1)[begin : begin + len(shown)] = shown
+        self.frames[self.moments.index(step)].view(-1, *shown.shape[1:])[begin : begin + len(shown)] = shown
 
-    def _images(self, tree: Any) -> Tensor | None:
+    @torch.no_grad()
+    def _images(self, tree: Any, begin: int) -> Tensor | None:
         if not self.spec.is_image:
             return None
+        if (meaning := _meaning.get()) is not None:
+            return meaning.images(tree, begin)
         shape = self.spec.shape
         leaves = pytree.tree_leaves(tree)
         return next((x for x in leaves if x.ndim > len(shape) + 1 and tuple(x.shape[-len(shape) :]) == shape), None)
 
 
+Images: TypeAlias = Callable[[Any, int], Tensor]
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    images: Images
+    clients: int | None
+
+
 _film: ContextVar[Film | None] = ContextVar("film", default=None)
+_meaning: ContextVar[_Meaning | None] = ContextVar("meaning", default=None)
 
 
 @contextmanager
@@ -83,6 +100,31 @@ def filming(film: Film) -> Iterator[None]:
         yield
     finally:
         _film.reset(token)
+
+
+@contextmanager
+def shown_as(images: Images, clients: int | None = None) -> Iterator[None]:
+    """Within this context, what is searched for is no image, and stands for one.
+
+    Args:
+        images: of the candidates of some lanes and the number of the first of these, what they stand for, as the module
+            eats it: (lanes, …, channels, height, width).
+        clients: how many there are, where a lane is a single image of theirs and not all images of one.
+
+    Example:
+        >>> from seepage.engine.minimise import minimise
+        >>> from seepage.engine.optimisers import sgd
+        >>> film = Film(DataSpec((1, 2, 2), classes=2))
+        >>> with filming(film), shown_as(lambda z, begin: z[..., None, None, None].expand(-1, -1, 1, 2, 2)):
+        ...     found = minimise(lambda z: (z**2).sum(), torch.ones(1, 1, 3), optimiser=sgd(0.25), steps=2)
+        >>> film.frames.shape, film.frames[:, 0, 0, 0, 0, 0, 0].tolist()
+        (torch.Size([3, 1, 1, 3, 1, 2, 2]), [255, 128, 64])
+    """
+    token = _meaning.set(_Meaning(images, clients))
+    try:
+        yield
+    finally:
+        _meaning.reset(token)
 
 
 def current_film() -> Film | None:

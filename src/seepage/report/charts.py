@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from seepage.metrics.intervals import Interval
 
-__all__ = ["Chart", "Choice", "Mark", "Series", "frontier", "frontier_chart", "line_chart", "ticks"]
+__all__ = ["Chart", "Choice", "Mark", "Series", "frontier", "frontier_chart", "line_chart", "percent_ticks", "ticks"]
 
 WIDTH, HEIGHT = 440, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 44
@@ -106,7 +106,7 @@ def line_chart(title: str, lines: Sequence[tuple[int, str, Sequence[tuple[float,
     everything = [p for _, _, points in drawn for p in points]
     first, last = min(x for x, _ in everything), max(x for x, _ in everything)
     x_at = _scale(first, last if last > first else first + 1, LEFT + 8, WIDTH - RIGHT - 8)
-    y_ticks = _percent_ticks([y for _, y in everything])
+    y_ticks = percent_ticks([y for _, y in everything])
     y_at = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
     rounds = sorted({round(t) for t in ticks(first, last) if first <= t <= last} | {round(first), round(last)})
     # Beyond some thirty rounds the marks would hide the line; the last one stays, as it is the number in the table.
@@ -163,8 +163,8 @@ def frontier_chart(title: str, x_label: str, unit: str, choices: Sequence[Choice
     """
     leaks = [end for one in choices for end in _ends(one.leak)]
     accuracies = [end for one in choices for end in _ends(one.accuracy)]
-    x_ticks = _percent_ticks(leaks, whole=True) if unit == "%" else ticks(min(leaks), max(leaks))
-    y_ticks = _percent_ticks(accuracies)
+    x_ticks = percent_ticks(leaks, whole=True) if unit == "%" else ticks(min(leaks), max(leaks))
+    y_ticks = percent_ticks(accuracies)
     x_at = _scale(x_ticks[0], x_ticks[-1], LEFT + 10, WIDTH - RIGHT - 10)
     y_at = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
     series = []
@@ -199,7 +199,13 @@ def _bounded(interval: Interval, unit: str) -> str:
     return f"{interval.mean:.1f} {unit}{bounds}"
 
 
-def _percent_ticks(values: Sequence[float], *, whole: bool = False) -> list[float]:
+def percent_ticks(values: Sequence[float], *, whole: bool = False) -> list[float]:
+    """Ticks of an axis in per cent, around the values or of the whole scale.
+
+    Example:
+        >>> percent_ticks([97.0, 99.0])
+        [92.0, 94.0, 96.0, 98.0, 100.0]
+    """
     if whole:
         return [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
     # An axis of at least ten points, so that half a point of accuracy does not look like a cliff.

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from seepage.audit.summary import KEYS, MEASURES, Line
 from seepage.metrics.baselines import BASELINES
-from seepage.metrics.intervals import bootstrap_interval
+from seepage.metrics.intervals import METHOD_OF_SHARES
 from seepage.metrics.registry import METRICS
 from seepage.report import words
 from seepage.report.strips import Strip
@@ -67,6 +67,7 @@ def explorer(
             trial["settings"] = None
     return {
         "threshold": threshold,
+        "interval": METHOD_OF_SHARES,
         "trials": trials,
         "rows": {
             "trial": [places[tuple(values)] for values in kept[COMMON].itertuples(index=False)],
@@ -80,6 +81,7 @@ def explorer(
         "films": [
             {
                 "moments": strip.moments,
+                "scored": strip.scored,
                 "way": [pair.way for pair in strip.pairs],
                 "epochs": [pair.epochs for pair in strip.pairs],
             }
@@ -134,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 
 def _means(rows: pd.DataFrame, lines: Sequence[Line], labels: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
-    """Every mean of every line with both intervals, its seeds and the digests of its trials."""
+    """Every mean of every line with its interval, its seeds and the digests of its trials."""
     measured = rows[(rows["attack"] != "none") & (rows["metric"] != "none")]
     groups = {tuple(map(str, names)): part for names, part in measured.groupby(KEYS, sort=False)}
     found = []
@@ -143,11 +145,8 @@ def _means(rows: pd.DataFrame, lines: Sequence[Line], labels: Mapping[tuple[str,
         if part is None:
             continue
         seeds, digests = ([str(value) for value in part[name].unique()] for name in ("seed", "trial"))
-        clients = part.groupby(["metric", "client"], sort=False)["value"].mean()
+        clients = part.groupby("metric", sort=False)["client"].nunique()
         for metric, interval in line.metrics.items():
-            own = clients[metric]
-            values = own if len(own) > 1 else part.loc[part["metric"] == metric, "value"]
-            drawn = bootstrap_interval(values)
             found.append(
                 {
                     "case": line.case,
@@ -157,12 +156,10 @@ def _means(rows: pd.DataFrame, lines: Sequence[Line], labels: Mapping[tuple[str,
                     "metric": metric,
                     "unit": METRICS[metric].unit if metric in METRICS else "",
                     "n": interval.n,
-                    "per": "clients" if len(own) > 1 else "values",
+                    "per": "clients" if clients[metric] > 1 else "values",
                     "mean": _number(interval.mean),
                     "low": _number(interval.low),
                     "high": _number(interval.high),
-                    "drawnLow": _number(drawn.low),
-                    "drawnHigh": _number(drawn.high),
                     "baseline": any(metric.endswith(f"_of_{name}") for name in BASELINES),
                     "seed": ", ".join(seeds),
                     "trial": digests[0] if len(digests) == 1 else f"{digests[0]} and {len(digests) - 1} more",

@@ -5,47 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-import jinja2
-from markupsafe import Markup
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
 from seepage.audit.frontier import Point, as_frame, cheapest
-from seepage.metrics.intervals import Interval
+from seepage.audit.verdicts import limit_name
+from seepage.metrics.intervals import METHOD_OF_SHARES, Interval
 from seepage.metrics.registry import METRICS
 from seepage.report import words
-from seepage.report.charts import Chart, Mark, Series, frontier, ticks
+from seepage.report.charts import Chart, Mark, Series, frontier, percent_ticks, ticks
+from seepage.report.pages import environment
+from seepage.report.pages import style as styled
 
 __all__ = ["print_frontier", "sentence", "write_frontier"]
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 56, 20, 14, 46
-
-# The colours of the report, and of charts that leave it.
-STYLE = """
-:root { color-scheme: light dark; --page: #f6f7f6; --card: #ffffff; --ink: #1b2429; --soft: #5a676e; --rule: #dde3e3;
---accent: #0d6470; --leak: #b3301f; --leak-soft: #fbebe7; --calm: #20694a; --calm-soft: #e7f3ec; --warn: #7d5700;
---warn-soft: #fbf2dc; --s0: #1b2429; --s1: #0d7285; --s2: #c2501c; --s3: #5d4fb3; --s4: #2d7d3f; --s5: #a8326e;
---s6: #8a6a00; }
-@media screen and (prefers-color-scheme: dark) { :root { --page: #11171a; --card: #192125; --ink: #e3eaec;
---soft: #9aa9b0; --rule: #2c373c; --accent: #63bccb; --leak: #f08a76; --leak-soft: #3a211d; --calm: #74cda0;
---calm-soft: #1a3127; --warn: #e2b75a; --warn-soft: #352b14; --s0: #e3eaec; --s1: #56c2d6; --s2: #f0935c; --s3: #a99df0;
---s4: #7ccb8a; --s5: #ea88b8; --s6: #d9b64c; } }
-.chart { width: 100%; max-width: 860px; height: auto; font: 12px system-ui, "Liberation Sans", Arial, sans-serif; }
-.chart text { fill: var(--soft); } .grid { stroke: var(--rule); } .axis { stroke: var(--soft); }
-.line, .bars, .frontier, .promise { fill: none; } .line { stroke: currentColor; stroke-width: 1.6; opacity: .75; }
-.bars { stroke: currentColor; opacity: .45; }
-.promise { stroke: currentColor; stroke-width: 1.4; stroke-dasharray: 2 3; }
-.frontier { stroke: var(--soft); stroke-dasharray: 6 4; } .mark { fill: currentColor; stroke: var(--card); }
-.s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2); } .s3 { color: var(--s3); }
-.s4 { color: var(--s4); } .s5 { color: var(--s5); } .s6 { color: var(--s6); }
-.d1 .line { stroke-dasharray: 7 3; } .d2 .line { stroke-dasharray: 2 3; }
-"""
+MOST_BEYOND = 10.0  # points of accuracy
+FONT = "font-family: system-ui, 'Liberation Sans', Arial, sans-serif;"  # of a picture that no page lends its own
 
 
 @dataclass(frozen=True)
@@ -91,7 +71,11 @@ def write_frontier(
                 "title": case if len(chosen) > 1 else "Leakage against accuracy",
                 "sentence": sentence(here, metric, labels),
                 "chart": chart,
-                "legend": [(style, d) for d, style in styles.items() if d in {p.defence for p in here}],
+                "legend": [
+                    (style, "no defence" if defence == "none" else defence)
+                    for defence, style in styles.items()
+                    if defence in {p.defence for p in here}
+                ],
                 "clients": clients,
                 "bounded": any(p.bound for p in here),
                 "promised": any(math.isfinite(p.epsilon) for p in here),
@@ -102,7 +86,7 @@ def write_frontier(
     page = folder / "frontier.html"
     scratch = folder / ".frontier.html"
     text = (
-        _environment()
+        environment()
         .get_template("frontier.html")
         .render(
             name=name,
@@ -112,7 +96,7 @@ def write_frontier(
             leak_label=_leak_label(metric),
             about_leak=METRICS[metric].about,
             any_bound=any(p.bound for p in found),
-            style=Markup(STYLE),  # ours, and not to be escaped
+            style=styled("palette", "page", "charts"),
         )
     )
     scratch.write_text(text, encoding="utf-8")
@@ -143,6 +127,8 @@ def print_frontier(found: Sequence[Point], metric: str) -> None:
             ]
             grid.add_row(*map(escape, (str(row["defence"]), *cells)), style="bold green" if row["chosen"] else None)
         console.print(grid)
+        over = f"leakage over n = {here[0].leak.n} clients, accuracy over n = {here[0].accuracy.n} seeds"
+        console.print(f"Means [95 % interval]: {over}; {METHOD_OF_SHARES}.", style="dim", markup=False)
         if told := sentence(here, metric, labels):
             console.print(f"[bold]{escape(told)}[/bold]")
 
@@ -160,17 +146,26 @@ def sentence(found: Sequence[Point], metric: str, labels: dict[tuple[str, str], 
             else ("No setting that was tried keeps the policy.")
         )
     plain = next((p for p in found if p.defence == "none"), None)
-    cost = (
-        ""
-        if plain is None or plain is best
-        else (f", {words.decimal(100 * (plain.accuracy.mean - best.accuracy.mean))} points below no defence")
-    )
+    cost = "" if plain is None or plain is best else _cost(plain.accuracy.mean - best.accuracy.mean)
     leak = f"{_leak_label(metric)} {_shown(best.leak.mean, metric)}"
     name = "no defence" if best.defence == "none" else labels[best.defence, best.settings]
     return (
         f"The cheapest setting within the policy is {name}: accuracy {words.percent(best.accuracy.mean, 1)}{cost}; "
         f"{leak[0].lower()}{leak[1:]}{_unsure(best)}."
     )
+
+
+def _cost(share: float) -> str:
+    """Accuracy that is lost, in words.
+
+    Example:
+        >>> _cost(0.015), _cost(-0.02), _cost(0.0001)
+        (', 1.5 points below no defence', ', 2.0 points above no defence', ', as without a defence')
+    """
+    points = words.decimal(abs(100 * share))
+    if float(points) == 0:
+        return ", as without a defence"
+    return f", {points} points {'below' if share > 0 else 'above'} no defence"
 
 
 def _unsure(best: Point) -> str:
@@ -195,7 +190,7 @@ def _row(point: Point, metric: str, label: str, chosen: bool) -> dict[str, objec
         "accuracy_bounds": _interval(point.accuracy, "recovered"),
         "epsilon": f"{point.epsilon:.3g}" if math.isfinite(point.epsilon) else words.DASH,
         "kilobytes": words.decimal(point.wire_bytes / 1000),
-        "verdicts": [(verdict.outcome, verdict.why) for verdict in point.verdicts],
+        "verdicts": [(verdict.outcome, limit_name(verdict.limit), verdict.why) for verdict in point.verdicts],
         "chosen": chosen,
     }
 
@@ -232,9 +227,12 @@ def _chart(
     """Leakage to the right, accuracy upwards; the strengths of one defence are joined, and bounds are drawn dotted."""
     scale = 100.0 if _is_share(metric) else 1.0
     leaks = [scale * end for p in found for end in _ends(p.leak)]
-    accuracies = [100 * end for p in found for end in _ends(p.accuracy)]
-    x_ticks = [0.0, 20.0, 40.0, 60.0, 80.0, 100.0] if _is_share(metric) else ticks(min(leaks), max(leaks))
-    y_ticks = [t for t in ticks(min(accuracies), max(accuracies)) if t <= 100 or max(accuracies) > 100]
+    means = [100 * p.accuracy.mean for p in found]
+    # Two seeds have an interval that would flatten all else: the axis goes so far beyond the means and no farther.
+    lowest, highest = min(means) - MOST_BEYOND, max(means) + MOST_BEYOND
+    accuracies = [min(max(100 * end, lowest), highest) for p in found for end in _ends(p.accuracy)]
+    x_ticks = percent_ticks(leaks, whole=True) if _is_share(metric) else ticks(min(leaks), max(leaks))
+    y_ticks = percent_ticks(accuracies)
     x_at = _Axis(x_ticks[0], x_ticks[-1], LEFT + 12, WIDTH - RIGHT - 12)
     y_at = _Axis(y_ticks[0], max(y_ticks[-1], max(accuracies)), HEIGHT - BOTTOM, TOP)
     series = []
@@ -284,21 +282,7 @@ def _ends(interval: Interval) -> list[float]:
 
 def _picture(chart: Chart) -> str:
     """The chart as a file of its own."""
-    drawn = str(_environment().get_template("charts.html").module.draw(chart))  # type: ignore[attr-defined]
+    drawn = str(environment().get_template("charts.html").module.draw(chart))  # type: ignore[attr-defined]
     return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
-        "<title>", f"<style>{STYLE} svg {{ background: var(--card); }}</style><title>", 1
-    )
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    def packaged(name: str) -> str:
-        return (resources.files("seepage.report") / name).read_text(encoding="utf-8")
-
-    return jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        loader=jinja2.DictLoader({name: packaged(name) for name in ("frontier.html", "charts.html")}),
+        "<title>", f"<style>{styled('palette', 'charts')}svg {{ background: var(--card); {FONT} }}</style><title>", 1
     )

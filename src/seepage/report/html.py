@@ -15,12 +15,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jinja2
 import pandas as pd
 from markupsafe import Markup
 
@@ -38,6 +36,7 @@ from seepage.report.charts import Chart, Choice, frontier_chart, line_chart
 from seepage.report.explorer import explorer, inline_json
 from seepage.report.headline import Tally, Tone, every_tally, headline, tally
 from seepage.report.origin import Origin, recall
+from seepage.report.pages import environment, packaged, style
 from seepage.report.paired import contrasts
 from seepage.report.pictures import Pair
 from seepage.report.strips import Group, Strip, strips
@@ -116,7 +115,7 @@ def render(
     first = headline(rows, index.threshold, index.trials, threats, tallies)
     compared, contrasts_left_out = contrasts(rows, lines, attacks)
     every_strip = sorted((strip for group in groups for strip in group.strips), key=lambda strip: strip.number)
-    template = _environment().get_template("template.html")
+    template = environment().get_template("template.html")
     return template.render(
         index=index,
         worst=_worst(groups),
@@ -133,6 +132,7 @@ def render(
         scripts=_scripts(),
         script_digests=" ".join(f"'{_digest(script)}'" for script in _scripts()),
         table_style=Markup(_vendored("tabulator.min.css")),
+        style=style("palette", "page", "charts", "report"),
         licences=_licences(),
         headline=first,
         badge=_badge(first.tone, glances),
@@ -192,41 +192,24 @@ def _badge(tone: Tone, glances: Sequence[_Glance]) -> tuple[str, str]:
     return (_BADGES_OF_LABELS if labels_alone else _BADGES)[tone]
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        loader=jinja2.DictLoader({name: _packaged(name) for name in ("template.html", "charts.html")}),
-    )
-    environment.filters.update(decimal=words.decimal, percent=words.percent, plural=words.plural)
-    return environment
-
-
-def _packaged(name: str) -> str:
-    return (resources.files("seepage.report") / name).read_text(encoding="utf-8")
-
-
 def _vendored(name: str) -> str:
     # The map of a minified file is not there, and nobody is to ask for it.
-    return re.sub(r"^(//|/\*)# sourceMappingURL=.*$", "", _packaged(f"vendor/{name}"), flags=re.MULTILINE)
+    return re.sub(r"^(//|/\*)# sourceMappingURL=.*$", "", packaged(f"vendor/{name}"), flags=re.MULTILINE)
 
 
 @cache
 def _scripts() -> tuple[Markup, ...]:
     """The libraries and the page's own script, which come from this package and are not escaped."""
     libraries = [_vendored(name) for name in ("tabulator.min.js", "d3.min.js", "plot.umd.min.js")]
-    return tuple(Markup(script) for script in (*libraries, _packaged("page.js")))
+    return tuple(Markup(script) for script in (*libraries, packaged("page.js")))
 
 
 @cache
 def _licences() -> list[tuple[str, str]]:
     """Of every library, which go with every copy of it."""
     return [
-        (f"{entry['package']} {entry['version']}", _packaged(f"vendor/{file}"))
-        for entry in json.loads(_packaged("vendor/versions.json"))
+        (f"{entry['package']} {entry['version']}", packaged(f"vendor/{file}"))
+        for entry in json.loads(packaged("vendor/versions.json"))
         for file in entry["files"]
         if file.startswith("LICENSE")
     ]
@@ -248,7 +231,7 @@ def _worst(groups: Sequence[Group]) -> tuple[Strip, Pair] | None:
 
 def _contrast_words(found: Difference) -> tuple[str, str, str]:
     """The change with its interval, how likely it is by chance, and what follows."""
-    mean, bounds = words.significant(found.change)
+    mean, bounds = words.significant(found.change, 3)
     return f"{mean} {bounds}".strip(), words.DASH if math.isnan(found.p) else f"{found.p:.2g}", found.verdict
 
 
@@ -437,6 +420,7 @@ class _Compared:
     source: str
     ours: str
     bounds: str
+    n: str
     verdict: str
 
 
@@ -454,6 +438,7 @@ def _compared(comparison: Comparison) -> _Compared:
         expected.source,
         mean,
         bounds,
+        words.DASH if ours is None else str(ours.n),
         comparison.verdict or "nothing to hold it against",
     )
 

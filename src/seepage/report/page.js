@@ -49,12 +49,12 @@
         const k = Number(way.value);
         if (epoch) { epoch.value = 0; sayEpoch(); }
         put((i) => (k === film.moments.length - 1 ? undefined : film.way[i][k]));
-        const words = `after ${film.moments[k]} of ${all} iterations${k < film.moments.length - 1 ? " (dB: of the end)" : ""}`;
+        const words = `after ${film.moments[k]} of ${all} iterations${k < film.moments.length - 1 && film.scored ? " (dB: of the end)" : ""}`;
         way.nextElementSibling.textContent = words;
         way.setAttribute("aria-valuetext", words);
       };
       const sayEpoch = () => {
-        const words = epoch.value === "0" ? "all epochs together" : `epoch ${epoch.value} of ${epoch.max} alone (dB: of all together)`;
+        const words = epoch.value === "0" ? "all epochs together" : `epoch ${epoch.value} of ${epoch.max} alone${film.scored ? " (dB: of all together)" : ""}`;
         epoch.nextElementSibling.textContent = words;
         epoch.setAttribute("aria-valuetext", words);
       };
@@ -122,16 +122,16 @@
       const unit = (data.metrics[metric.value] ?? [""])[0];
       // A label of its own below each line of dots: long names would leave no room beside them on a phone.
       const figure = Plot.plot({
-        width: Math.min(1060, spread.clientWidth - 8), height: 72 + 52 * order.length, marginLeft: 12, marginRight: 16, marginBottom: 44,
+        width: Math.min(1060, spread.clientWidth - 8), height: 72 + 52 * order.length, marginLeft: 20, marginRight: 20, marginBottom: 44,
         style: { background: "transparent", fontSize: "12px" },
         x: { label: unit ? `${metric.value}, ${unit}` : metric.value, labelAnchor: "center", labelArrow: "none", labelOffset: 38, grid: true, nice: true },
         y: { domain: order, axis: null },
         symbol: { domain: ["client", "mean", "guess"], range: ["circle", "diamond", "times"] },
         marks: [
           Plot.ruleY(order, { stroke: "currentColor", strokeOpacity: 0.12 }),
-          Plot.text(order, { y: (d) => d, text: (d) => d, frameAnchor: "left", dy: -18, fontWeight: 600, lineWidth: Math.floor((spread.clientWidth - 40) / 8), textOverflow: "ellipsis" }),
           Plot.dot(inside(dots), { x: "value", y: name, r: 4, fill: "var(--s1)", fillOpacity: 0.45, title: (d) => `client ${d.client}: ${number(d.value)}` }),
           Plot.tickX(inside(guesses), { x: "mean", y: name, stroke: "var(--s2)", strokeWidth: 2.5, strokeDasharray: "4 2", title: (d) => `${d.metric}: ${number(d.mean)}` }),
+          Plot.text(order, { y: (d) => d, text: (d) => d, frameAnchor: "left", dy: -18, fontWeight: 600, lineWidth: Math.floor((spread.clientWidth - 40) / 8), textOverflow: "ellipsis", fill: "var(--ink)", stroke: "var(--card)", strokeWidth: 5 }),
           Plot.ruleY(inside(own).filter((d) => d.low !== null), { x1: "low", x2: "high", y: name, stroke: "var(--s0)", strokeWidth: 2 }),
           Plot.dot(inside(own), { x: "mean", y: name, symbol: "diamond", r: 6, fill: "var(--s0)", stroke: "var(--card)", title: (d) => `mean ${number(d.mean)} [${number(d.low)}, ${number(d.high)}], n = ${d.n}` }),
         ],
@@ -153,14 +153,15 @@
 
   const text = (field, title, more = {}) => ({ field, title, formatter: "plaintext", ...more });
   const figure = (field, title, more = {}) => ({
-    field, title, hozAlign: "right", headerHozAlign: "right", sorter: "number", formatter: (cell) => number(cell.getValue()), width: 100, ...more,
+    field, title, hozAlign: "right", headerHozAlign: "right", sorter: "number", formatter: (cell) => number(cell.getValue()), width: 88, ...more,
   });
-  const names = [text("case", "Case"), text("defence", "Defence"), text("attack", "Attack"), text("threat", "Threat model"), text("metric", "Metric")];
+  // Names are cut so that numbers stand on the first screen; a tooltip says the whole, as text and never as HTML.
+  const names = [text("case", "Case"), text("defence", "Defence"), text("attack", "Attack"), text("threat", "Threat model"), text("metric", "Metric")].map((column) => ({ ...column, maxInitialWidth: 165, tooltip: (event, cell) => element("span", {}, String(cell.getValue())) }));
   const kinds = {
     means: {
       rows: data.means,
-      columns: [...names, figure("n", "n", { width: 66 }), figure("mean", "Mean"), figure("low", "t low"), figure("high", "t high"),
-        figure("drawnLow", "boot low"), figure("drawnHigh", "boot high"), text("unit", "Unit", { width: 80 }), text("seed", "Seed", { width: 72 }), text("trial", "Trial")],
+      columns: [...names, figure("n", "n", { width: 66 }), figure("mean", "Mean"), figure("low", "Low"), figure("high", "High"),
+        text("unit", "Unit", { width: 80 }), text("seed", "Seed", { width: 72 }), text("trial", "Trial")],
     },
     values: {
       rows,
@@ -224,7 +225,7 @@
       const say = (head, ...words) => list.append(element("dt", {}, head), element("dd", {}, ...words));
       say("Number", row.of
         ? `${row.metric} = ${row.value ?? "no number"}, client ${row.client}, item ${row.item}`
-        : `${row.metric}: mean ${number(row.mean)} over n = ${row.n} ${row.per}; 95 % interval [${number(row.low)}, ${number(row.high)}] by Student's t, [${number(row.drawnLow)}, ${number(row.drawnHigh)}] by bootstrap`);
+        : `${row.metric}: mean ${number(row.mean)} over n = ${row.n} ${row.per}; 95 % interval [${number(row.low)}, ${number(row.high)}] by ${data.interval}`);
       const about = data.metrics[row.metric];
       if (about) say("Metric", about[1]);
       if (row.outcome) say("Outcome", row.outcome + (row.diagnosis ? `; diagnosis: ${row.diagnosis}` : ""));

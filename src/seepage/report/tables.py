@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
@@ -12,7 +12,7 @@ import pandas as pd
 from seepage.audit.diagnosis import FEATURES_FOUND
 from seepage.audit.summary import KEYS, MEASURES, Kind, Line
 from seepage.metrics.baselines import BASELINES
-from seepage.metrics.intervals import Interval, share_interval
+from seepage.metrics.intervals import Interval
 from seepage.metrics.registry import BASELINE_METRICS, METRICS
 from seepage.report import words
 
@@ -127,17 +127,13 @@ def _share(line: Line, metric: str, beside: str = "", *, strong: bool = False) -
 def _bounds(share: Interval | None, digits: int = 1) -> str:
     """Of a share in per cent.
 
-    Where all clients gave all or nothing away, they have no spread: the interval is then Wilson's, of so many clients.
-
     Example:
-        >>> _bounds(Interval(0.5, 0.25, 0.75, 4)), _bounds(Interval(0.0, 0.0, 0.0, 6))
-        ('[25.0, 75.0]', '[0.0, 39.0]')
+        >>> _bounds(Interval(0.5, 0.25, 0.75, 4))
+        '[25.0, 75.0]'
     """
     if share is None:
         return ""
-    if share.low == share.high and share.mean in (0, 1):
-        share = share_interval(round(share.mean * share.n), share.n)
-    return words.between(_hundredfold(share), digits)
+    return words.between(Interval(100 * share.mean, 100 * share.low, 100 * share.high, share.n), digits)
 
 
 def _with_n(line: Line, metric: str, beside: str) -> str:
@@ -408,7 +404,7 @@ def label_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None
         of_all = "" if math.isnan(count) else f" of {count:.3g}"
         return [
             *_share_beside_guess(line, "label_accuracy"),
-            Cell(words.decimal(wrong) + of_all, "" if errors is None else words.between(_possible(errors, math.inf))),
+            Cell(words.decimal(wrong) + of_all, "" if errors is None else words.between(_not_negative(errors))),
             _measured(line, "label_confidence", 2),
             Cell(words.percent(line.accuracy, 1)),
             Cell(str(line.clients)),
@@ -484,15 +480,9 @@ def _table(title: str, columns: list[Column], cases: list[CaseLines]) -> NumberT
     return NumberTable(title, [columns[i] for i in kept], shorter)
 
 
-def _hundredfold(interval: Interval) -> Interval:
-    """A share in per cent."""
-    return _possible(Interval(100 * interval.mean, 100 * interval.low, 100 * interval.high, interval.n), 100)
-
-
-def _possible(interval: Interval, most: float) -> Interval:
-    """Without the part outside of what the mean can be, where the bell curve of an interval may reach."""
-    low, high = interval.low, interval.high  # NaN, with a single client, stays
-    return Interval(interval.mean, max(low, 0.0), min(high, most), interval.n)
+def _not_negative(interval: Interval) -> Interval:
+    """Without the part below zero, where the bell curve of few clients may reach."""
+    return replace(interval, low=max(interval.low, 0.0))  # NaN, with a single client, stays
 
 
 def _by_case(lines: Sequence[Line], rows: pd.DataFrame, cells: Callable[[Line], list[Cell]]) -> list[CaseLines]:

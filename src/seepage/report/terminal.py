@@ -14,8 +14,8 @@ from rich.table import Table as Grid
 from seepage.audit.differences import Difference
 from seepage.audit.experiment import Expectation
 from seepage.audit.gate import Verdict
-from seepage.audit.summary import MEASURES, Kind, Line, compare, count_causes, summarise
-from seepage.metrics.intervals import Interval
+from seepage.audit.summary import AS_CAPTURED, MEASURES, Kind, Line, compare, count_causes, summarise
+from seepage.metrics.intervals import METHOD, METHOD_OF_SHARES, Interval
 from seepage.report.headline import headline
 from seepage.report.tables import names, prior
 from seepage.report.words import DASH, counted, decimal, distinguished, plural
@@ -26,7 +26,7 @@ MOST_SETTINGS = 32
 """Characters of a defence's settings that a column of the table has room for."""
 
 WIDE = 120
-"""Columns of a terminal in which there is room for where a number of the paper stands."""
+"""Columns of a terminal in which there is room for the interval of every mean, and for where papers have numbers."""
 
 
 def print_findings(rows: pd.DataFrame, threshold: float) -> None:
@@ -46,11 +46,13 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     varying = [name for name in NAMES if len({w[name] for w in what}) > 1] or ["Attack"]
     same = [what[0][name] for name in NAMES if name not in ("Case", "Defence", *varying)]
     if "Defence" not in varying:
-        same.append("no defence" if lines[0].defence == "none" else f"against {what[0]['Defence']}")
+        same.append(
+            {"none": "no defence", AS_CAPTURED: AS_CAPTURED}.get(lines[0].defence, f"against {what[0]['Defence']}")
+        )
     console.print(f"\n[bold]{escape(headline(rows, threshold).sentence)}[/bold]")
     grid = Grid(header_style="bold", title=escape(", ".join(same)), title_justify="left", title_style="dim")
-    grid.add_column(" · ".join(varying))
-    numbers = _numbers(lines)
+    grid.add_column(" · ".join(varying), overflow="fold")
+    numbers = _numbers(lines, console.width >= WIDE)
     for title in numbers:
         grid.add_column(title, justify="right", no_wrap=True)
     for line, said, *cells in zip(lines, what, *numbers.values(), strict=True):
@@ -74,39 +76,50 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     if sizes:
         n = f"n = {sizes[0]}" if len(sizes) == 1 else f"n = {sizes[0]} to {sizes[-1]}"
         seeds = ", ".join(names(rows, "seed"))
-        console.print(f"Means and Student's t intervals over clients, {n}; seed {seeds}.", style="dim")
+        how = f"Means over clients, {n}, seed {seeds}; [95 % interval]: {METHOD_OF_SHARES}."
+        console.print(how, style="dim", markup=False)
 
 
-def _numbers(lines: Sequence[Line]) -> dict[str, list[str]]:
+def _numbers(lines: Sequence[Line], wide: bool) -> dict[str, list[str]]:
     """The cells of every column that any line has a number for; where a trial failed, room for the reason."""
+
+    def mean(line: Line, metric: str) -> str:
+        return _interval(line.metrics.get(metric)) if wide else _number(line.mean(metric))
+
+    def share(line: Line, metric: str) -> str:
+        found = line.metrics.get(metric)
+        if not wide or found is None or found.n < 2:
+            return _share(line.mean(metric))
+        return f"{_share(found.mean)} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+
     kinds = {line.kind for line in lines}
     columns: dict[str, Callable[[Line], str]] = {}
     if kinds & {"image", "row"}:
         score = "Likeness, dB" if "row" not in kinds else "dB, or error" if "image" in kinds else "Error"
         columns[score] = lambda line: _interval(line.metrics.get("mae" if line.kind == "row" else "psnr"))
         columns["No leak"] = lambda line: _number(prior(line, "mae" if line.kind == "row" else "psnr"))
-        columns["Came back"] = lambda line: _share(line.mean("exact_match" if line.kind == "row" else "recovered"))
+        columns["Came back"] = lambda line: share(line, "exact_match" if line.kind == "row" else "recovered")
     columns["Relative error"] = lambda line: _interval(
         line.metrics.get("relative_error" if line.kind == "model" else "feature_error")
     )
     if any(line.unscored for line in lines):
-        columns["Explained"] = lambda line: _number(line.mean("update_explained"))
-        columns["Restarts, dB"] = lambda line: _number(line.mean("restart_psnr"))
-        columns["Label confidence"] = lambda line: _number(line.mean("label_confidence"))
+        columns["Explained"] = lambda line: _interval(line.metrics.get("update_explained"))
+        columns["Restarts, dB"] = lambda line: mean(line, "restart_psnr")
+        columns["Label confidence"] = lambda line: mean(line, "label_confidence")
     if "model" in kinds:
-        columns["Last answer"] = lambda line: _number(line.mean("relative_error_of_last_answer"))
+        columns["Last answer"] = lambda line: mean(line, "relative_error_of_last_answer")
     if kinds & {"text", "token"}:
         columns["Tokens in place"] = lambda line: _interval(line.metrics.get("token_accuracy"))
-        columns["ROUGE-1"] = lambda line: _number(line.mean("rouge1"))
-        columns["ROUGE-2"] = lambda line: _number(line.mean("rouge2"))
-        columns["Token bag"] = lambda line: _number(line.mean("token_bag"))
+        columns["ROUGE-1"] = lambda line: mean(line, "rouge1")
+        columns["ROUGE-2"] = lambda line: mean(line, "rouge2")
+        columns["Token bag"] = lambda line: mean(line, "token_bag")
     if kinds & {"attribute", "source", "class"}:
         columns["Values"] = lambda line: _interval(line.metrics.get("attribute_accuracy"))
         columns["Sources"] = lambda line: _interval(line.metrics.get("source_accuracy"))
         columns["Classes"] = lambda line: _interval(line.metrics.get("class_ssim"))
         if not kinds & {"image", "row"}:
             columns["No leak"] = lambda line: _number(prior(line, MEASURES[line.kind])) if line.kind else DASH
-    columns["Labels"] = lambda line: _share(line.mean("label_accuracy"))
+    columns["Labels"] = lambda line: share(line, "label_accuracy")
     if "label" in kinds and not kinds - {"label", None}:  # there is room for all that is known about labels
         columns["No leak"] = lambda line: _share(prior(line, "label_accuracy"))
         columns["Wrong"] = _wrong
@@ -221,15 +234,18 @@ def print_differences(found: Sequence[Difference]) -> None:
         change = DASH if math.isnan(d.change.mean) else _interval(d.change)
         grid.add_row(escape(what), _number(d.before), _number(d.after), change, _number(d.p), d.verdict)
     console.print(grid)
-    beyond = sum(d.verdict == "beyond chance" for d in found)
-    console.print(f"[bold]{beyond} of {plural(len(found), 'difference')} beyond chance.[/bold]")
+    both = [d for d in found if d.verdict not in ("new", "gone")]
+    beyond = sum(d.verdict == "beyond chance" for d in both)
+    alone = f"; {plural(len(found) - len(both), 'line')} in one folder alone" if len(found) > len(both) else ""
+    console.print(f"[bold]{beyond} of {plural(len(both), 'difference')} beyond chance{alone}.[/bold]")
     if any(d.change.n for d in found):
         pairs = any(d.paired for d in found)
         how = "client by client" if pairs else "between other clients: data or seed differ"
         console.print(
-            f"Change: after − before, {how}, mean [95 % interval by bootstrap over clients]. p: permutation test, "
+            f"Change: after − before, {how}, mean [95 % interval]: {METHOD}. p: permutation test, "
             "corrected for the number of differences (Holm).",
             style="dim",
+            markup=False,
         )
 
 

@@ -70,15 +70,16 @@ def between(interval: Interval | None, digits: int = 1) -> str:
     return f"[{decimal(interval.low, digits)}, {decimal(interval.high, digits)}]"
 
 
-def significant(interval: Interval) -> tuple[str, str]:
-    """Mean and bounds with four significant digits, for metrics of any scale.
+def significant(interval: Interval, digits: int = 4) -> tuple[str, str]:
+    """Mean and bounds with so many significant digits, for metrics of any scale.
 
     Example:
-        >>> significant(Interval(0.00012345, 0.0001, 0.0002, 5))
-        ('0.0001234', '[0.0001, 0.0002]')
+        >>> significant(Interval(0.00012345, -1e-05, 0.0002, 5))
+        ('0.0001234', '[−1e-05, 0.0002]')
     """
-    mean = DASH if math.isnan(interval.mean) else f"{interval.mean:.4g}"
-    return mean, "" if math.isnan(interval.low) else f"[{interval.low:.4g}, {interval.high:.4g}]"
+    ends = interval.mean, interval.low, interval.high
+    mean, low, high = (re.sub("^-", "−", f"{value:.{digits}g}") for value in ends)
+    return DASH if math.isnan(interval.mean) else mean, "" if math.isnan(interval.low) else f"[{low}, {high}]"
 
 
 def plural(count: int, noun: str) -> str:

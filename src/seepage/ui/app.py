@@ -23,8 +23,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from seepage.audit.differences import Difference, differences
 from seepage.audit.summary import read_rows
 from seepage.audit.values import SpecError
+from seepage.metrics.intervals import METHOD
 from seepage.report import write_report
-from seepage.ui.form import CHOICES, START, as_toml, checked
+from seepage.report.pages import style
+from seepage.ui.form import ABOUT, CHOICES, START, as_toml, checked
 from seepage.ui.jobs import Jobs
 from seepage.ui.runs import Run, find_run, find_runs, log_tail, new_folder, verdict_so_far
 
@@ -112,6 +114,7 @@ class _Pages:
         loader = jinja2.DictLoader({name: _packaged(name) for name in PAGES})
         self.environment = jinja2.Environment(autoescape=True, loader=loader, undefined=jinja2.StrictUndefined)
         self.environment.filters["address"] = lambda name: quote(name)
+        self.environment.globals.update(interval_method=METHOD, about=ABOUT)
 
     def page(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
         text = self.environment.get_template(template).render(base=self.base, root=str(self.root), **values)
@@ -123,7 +126,9 @@ class _Pages:
 
     async def asset(self, request: Request) -> Response:
         name = request.url.path.rsplit("/", 1)[-1]
-        return Response(_packaged(name), media_type="text/css" if name.endswith("css") else "text/javascript")
+        if name.endswith("css"):
+            return Response(style("palette", "page") + _packaged(name), media_type="text/css")
+        return Response(_packaged(name), media_type="text/javascript")
 
     async def runs(self, request: Request) -> Response:
         found = await run_in_threadpool(find_runs, self.root)

@@ -16,7 +16,7 @@ from seepage.defences import DEFENCES
 from seepage.models import MODELS
 from seepage.threat import THREATS
 
-__all__ = ["CHOICES", "START", "as_toml", "checked"]
+__all__ = ["ABOUT", "CHOICES", "START", "as_toml", "checked"]
 
 CHOICES: dict[str, Sequence[str]] = {
     "data": list(DATASETS),
@@ -26,6 +26,12 @@ CHOICES: dict[str, Sequence[str]] = {
     "defence": list(DEFENCES),
     "threat": list(THREATS),
 }
+
+ABOUT: dict[str, str] = {
+    **{name: threat.about for name, threat in THREATS.items()},
+    **{name: (thing.__doc__ or "").strip().splitlines()[0] for name, thing in {**ATTACKS, **DEFENCES}.items()},
+}
+"""One sentence about each attack, defence and attacker."""
 
 START: dict[str, list[str]] = {
     "name": ["first run"],

@@ -21,6 +21,7 @@
     document.getElementById("stop").hidden = now.state !== "running";
     const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
     if (log.textContent !== now.log) log.textContent = now.log;
+    document.getElementById("said").hidden = !now.log && now.state !== "running";
     if (atEnd) log.scrollTop = log.scrollHeight;
     progress.dataset.state = now.state;
     if (now.state === "running" || now.state === "unfinished") setTimeout(look, now.state === "running" ? 1000 : 5000);
