@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seepage.attacks.base import check_needs
 from seepage.finding import Finding, NotApplicable
 from seepage.pieces.analytic import of_client
-from seepage.pieces.token_layers import Entrance, entrances, reads_one_place, sees_only_the_past
+from seepage.pieces.embedded_texts import moved_rows, noise_of_rows, token_table
+from seepage.pieces.token_layers import CHUNK, Entrance, entrances, reads_one_place, sees_only_the_past
 from seepage.pieces.token_spans import Span, rounding, span_of
 from seepage.streams import Stream
 from seepage.task import Params, Task
@@ -35,7 +36,7 @@ Energy = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class TokenBag:
-    """Which tokens occur, and nothing more: the rows of the embedding's gradient that are not zero.
+    """Which tokens occur, and nothing more: the rows of the embedding's gradient that are not zero, or not noise alone.
 
     The weaker answer, open to anybody who sees the gradient of an embedding: it names tokens, not how often or where
     they stand. Works for any network that begins with an embedding.
@@ -54,26 +55,28 @@ class TokenBag:
 def token_bags(view: View) -> Tensor:
     """Which tokens each client has, (clients, vocabulary); id 0, which fills up, is none.
 
+    Rows of tokens that do not occur are zero; under noise, or weight decay, those of others stand out by their length.
+
     Raises:
-        NotApplicable: without a trained embedding as large as the vocabulary, or when every row of it changed.
+        NotApplicable: without a trained embedding as large as the vocabulary, or when every row of it changed alike.
     """
-    size = view.task.spec.vocabulary
-    tables = [
-        f"{path}.weight" if path else "weight"
-        for path, layer in view.task.module.named_modules()
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.num_embeddings == size
-    ]
-    tables = [name for name in tables if name in view.update]
-    if size is None or not tables:
+    size, path = view.task.spec.vocabulary, token_table(view.task)
+    if size is None or path is None or f"{path}.weight" not in view.update:
         raise NotApplicable("expected text and a trained embedding of its tokens, got none; its gradient names them")
-    bags = (view.update[tables[0]] != 0).any(-1)
-    bags[:, 0] = False
-    if size > 2 and bags[:, 1:].all():
-        raise NotApplicable(
-            f"expected a gradient of {tables[0]!r} that is zero for tokens that do not occur, got none that is: "
-            "noise, weight decay or a tied output layer moves every row"
-        )
-    return bags
+    bags = []
+    for update in view.update[f"{path}.weight"]:
+        moved = update.any(-1)
+        if moved[1:].all() and size > 2:
+            noise = noise_of_rows(update[1:])
+            moved = torch.zeros_like(moved) if noise is None else moved_rows(update, noise)
+            if not moved[1:].any():
+                raise NotApplicable(
+                    f"expected a gradient of '{path}.weight' in which rows of tokens that occur stand out, got none "
+                    "that does: noise, weight decay or a tied output layer moves every row"
+                )
+        moved[0] = False
+        bags.append(moved)
+    return torch.stack(bags)
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ def _filled(texts: list[Tensor], count: int) -> Tensor:
     if not texts:
         raise NotApplicable(
             "expected tokens whose embeddings lie in the span of the first attention's gradient, got none at all: "
-            "the update is empty, or more than one local step changed it"
+            "the update is empty, or was changed, as by compression, noise or many local steps"
         )
     rest = [torch.full((length,), -1)] * (count - len(texts))
     return torch.stack([*texts, *rest])
@@ -274,8 +277,11 @@ class _Client:
         return torch.where(texts == 0, 0.0, self._distances(texts, *self.behind))
 
     def _distances(self, texts: Tensor, name: str, span: Span) -> Tensor:
-        seen = entrances(self.task, self.params, texts, buffers=self.buffers, train=self.train, until=name)
-        return span.distances(seen[-1].rows)
+        some = (
+            entrances(self.task, self.params, part, buffers=self.buffers, train=self.train, until=name)[-1].rows
+            for part in texts.split(CHUNK)  # a vocabulary at every place is too large to hold what enters for all
+        )
+        return torch.cat([span.distances(rows) for rows in some])
 
     def why_not(self, view: View) -> str:
         """Why no layer tells which texts the tokens belong to."""

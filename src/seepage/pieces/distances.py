@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-__all__ = ["cosine", "normalised", "squared"]
+__all__ = ["cosine", "layer_cosine", "normalised", "squared", "squared_and_absolute"]
 
 Params = dict[str, Tensor]
 
@@ -116,3 +116,30 @@ def normalised(update: Params, norm: Literal["all", "mean"] = "all") -> Params:
     tiny = math.sqrt(torch.finfo(squares.dtype).tiny)  # keeps the gradient of the root finite at zero
     length = (squares.sum() + tiny).sqrt() if norm == "all" else (squares + tiny).sqrt().mean()
     return {name: part / length for name, part in scaled.items()}
+
+
+def layer_cosine(guess: Params, target: Params) -> Tensor:
+    """The mean over tensors of one minus the cosine (balunovic2022, section 4), which counts small layers in full.
+
+    Tensors that are zero in `target` say nothing and do not count.
+
+    Example:
+        >>> guess = {"w": torch.tensor([1.0, 0.0]), "b": torch.tensor([3.0])}
+        >>> layer_cosine(guess, {"w": torch.tensor([0.0, 9.0]), "b": torch.tensor([1.0])})
+        tensor(0.5000)
+    """
+    lengths = torch.stack([target[name].norm() for name in guess])
+    angles = torch.stack([cosine({name: part}, {name: target[name]}) for name, part in guess.items()])
+    counts = (lengths > 0).to(angles)
+    return (angles * counts).sum() / counts.sum().clamp(min=1)
+
+
+def squared_and_absolute(guess: Params, target: Params, weight: float) -> Tensor:
+    """Squared distance and `weight` times the sum of absolute differences (deng2021, eq. 3).
+
+    Example:
+        >>> squared_and_absolute({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}, 0.1)
+        tensor(5.3000)
+    """
+    absolute = torch.stack([(a - target[name]).abs().sum() for name, a in guess.items()]).sum()
+    return squared(guess, target) + weight * absolute
