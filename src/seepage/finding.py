@@ -33,6 +33,8 @@ class Finding:
         sources: how strongly each target record is held to be each client's, (clients, targets).
         class_inputs: what each class looks like in a client's data, (clients, classes, …).
         tokens: for text, which tokens occur at all, (clients, vocabulary).
+        certainty: for tables, how sure the attack is of each cell, from 0 to 1, columns as in `DataSpec.columns`,
+            (clients, n, columns).
     """
 
     inputs: Tensor | None = None
@@ -48,3 +50,4 @@ class Finding:
     sources: Tensor | None = None
     class_inputs: Tensor | None = None
     tokens: Tensor | None = None
+    certainty: Tensor | None = None

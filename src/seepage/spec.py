@@ -27,6 +27,8 @@ class DataSpec:
         targets: number of regression targets.
         vocabulary: for text, how many token ids there are; an example is `(length,)` whole numbers, and id 0 fills up
             what is shorter. `None` for everything that is a number.
+        categories: for tables, the first feature and one past the last of each column of categories, in ascending
+            order: one-hot features, or a single one that is 0 or 1. All other features are numbers.
 
     Example:
         >>> spec = DataSpec((1, 2, 2), classes=10, mean=(0.5,), std=(0.25,))
@@ -44,6 +46,7 @@ class DataSpec:
     std: tuple[float, ...] = (1.0,)
     targets: int = 1
     vocabulary: int | None = None
+    categories: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -61,6 +64,12 @@ class DataSpec:
                 "expected text to have a `vocabulary` of 2 or more and the shape (length,), "
                 f"got {self.vocabulary} and {self.shape}"
             )
+        ends = [0, *(end for column in self.categories for end in column), self.shape[0]]
+        if self.categories and (ends != sorted(ends) or any(start == stop for start, stop in self.categories)):
+            raise ValueError(
+                f"expected `categories` as (start, stop) in ascending order within {self.shape[0]} features, "
+                f"got {self.categories}"
+            )
 
     @property
     def is_image(self) -> bool:
@@ -71,6 +80,18 @@ class DataSpec:
     def is_text(self) -> bool:
         """Whether an example is a row of token ids."""
         return self.vocabulary is not None
+
+    @property
+    def columns(self) -> tuple[tuple[int, int], ...]:
+        """For tables, where every column begins and ends among the features: of categories, or of numbers.
+
+        Example:
+            >>> DataSpec((5,), categories=((1, 3), (4, 5))).columns
+            ((0, 1), (1, 3), (3, 4), (4, 5))
+        """
+        taken = {feature for column in self.categories for feature in range(*column)}
+        numbers = [(feature, feature + 1) for feature in range(self.shape[0]) if feature not in taken]
+        return tuple(sorted([*self.categories, *numbers]))
 
     def _along_channels(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         column = torch.tensor(values, dtype=like.dtype, device=like.device)

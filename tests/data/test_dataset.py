@@ -39,6 +39,24 @@ def test_classes_must_have_names() -> None:
         Dataset("toy", SPEC, half(), half(), None, ("a",), "CC0", "here")
 
 
+def test_classes_without_names_have_numbers() -> None:
+    assert Dataset("toy", SPEC, half(), half()).classes == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "what"),
+    [
+        (half().x, half().y.int(), r"torch\.int64 of shape \(n,\), got torch\.int32 of shape \(4,\)"),
+        (half().x, torch.eye(4)[:, :2], r"got torch\.float32 of shape \(4, 2\); call `\.long\(\)`, after `\.argmax"),
+        (half().x, half().y + 1, "expected test labels 0 to 1, got 1 to 2"),
+        (half().x.byte(), half().y, r"expected normalised test examples in floating point, got torch\.uint8"),
+    ],
+)
+def test_what_no_module_could_learn_from_is_refused(x: torch.Tensor, y: torch.Tensor, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        Dataset("toy", SPEC, half(), Examples(x, y))
+
+
 def test_column_by_name() -> None:
     columns = (Column("age", 0, 1, "numeric"), Column("sex", 1, 3, "categorical", ("f", "m")))
     data = Dataset("toy", SPEC, half(), half(), None, ("a", "b"), "CC0", "here", columns=columns)

@@ -256,7 +256,7 @@ def test_some_must_be_placed_by_hand(name: str, folder: Path) -> None:
 
 
 def test_unknown_names_list_the_choices(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected one of \['adult', 'cifar10', .* to fetch, got 'imagenette'"):
+    with pytest.raises(FetchFailed, match=r"expected one of \['adult', 'cifar10', .* to fetch, got 'imagenette'"):
         fetch("imagenette", folder)
 
 

@@ -6,6 +6,7 @@ import torch
 
 from seepage.data.tabular import Encoding
 from seepage.pieces.boxes import boxed
+from seepage.spec import DataSpec
 
 
 def test_a_constant_column_does_no_harm() -> None:
@@ -49,3 +50,15 @@ def test_clipping_is_per_feature() -> None:
     spec = encoding.spec(classes=2)
     clipped = boxed(spec, torch.zeros(1))(torch.full((1, 3), 99.0))
     torch.testing.assert_close(spec.pixels(clipped), torch.ones(1, 3))
+
+
+def test_the_spec_says_which_features_are_one_column() -> None:
+    table = {"age": np.array([20.0, 60.0, 30.0]), "sex": np.array(["f", "m", "f"]), "job": np.array(["a", "b", "c"])}
+    assert Encoding.of(table, binary=("sex",)).spec(classes=2).categories == ((1, 2), (2, 5))
+    assert Encoding.of(table).spec(classes=2).columns == ((0, 1), (1, 3), (3, 6))
+
+
+@pytest.mark.parametrize("categories", [((2, 2),), ((1, 3), (2, 4)), ((3, 4), (0, 1)), ((4, 6),)])
+def test_columns_that_overlap_or_do_not_fit_are_refused(categories: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(ValueError, match=r"in ascending order within 5 features, got"):
+        DataSpec((5,), categories=categories)

@@ -78,7 +78,10 @@ class Encoding:
 
     def spec(self, classes: int | None, targets: int = 1) -> DataSpec:
         """The description of the encoded rows."""
-        return DataSpec((len(self.mean),), classes, 0.0, 1.0, self.mean, self.std, targets)
+        categories = tuple((column.start, column.stop) for column in self.columns if column.kind != "numeric")
+        return DataSpec(
+            (len(self.mean),), classes, mean=self.mean, std=self.std, targets=targets, categories=categories
+        )
 
     def raw(self, table: Table) -> Tensor:
         """Rows as raw values, (rows, features); a category unknown to the training rows is all zeros."""
