@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,12 @@ from torch.nn import functional
 from common.federation import view_of
 from common.nets import CLASSES, seeded
 from seepage.attacks import ROG
+from seepage.audit.footage import footage
 from seepage.defences import Defence, NoDefence, Precode, Sign, Soteria, TopK, UniformQuantise
+from seepage.engine.film import Film, filming
 from seepage.enhance import Enhancer, save_enhancer
 from seepage.pieces.autoencoder import Autoencoder, save_autoencoder
+from seepage.pieces.filters import as_photographs
 from seepage.pieces.representations import Bicubic
 from seepage.recipe import SGD, Recipe
 from seepage.spec import DataSpec, Examples
@@ -120,6 +124,13 @@ def test_the_histogram_is_equalised_on_request() -> None:
     torch.testing.assert_close(pixels, even.expand_as(pixels), atol=1e-3, rtol=0)
 
 
+def test_images_of_a_client_are_brought_to_the_contrast_of_photographs_together() -> None:
+    victim = task()
+    view = view_of(victim, {"ada": smooth(victim.spec)}, GRADIENT, threat=AWARE)
+    found, shown = (ROG(4, steps=2, as_photographs=flag)(view, RNG).inputs for flag in (False, True))
+    torch.testing.assert_close(shown[0], as_photographs(found[0]))
+
+
 def test_an_enhancer_is_put_behind_it(tmp_path: Path) -> None:
     brighter = Enhancer()
     with torch.no_grad():
@@ -204,3 +215,15 @@ def test_what_a_variational_block_draws_is_found_beside_the_images(recipe: Recip
         return float((ROG(4, steps=120)(view, RNG).inputs[0] - examples.x).square().mean().sqrt())
 
     assert error_of(AWARE) < 0.1 < error_of(UNAWARE) / 2
+
+
+def test_small_images_are_filmed_as_what_they_are_enlarged_to() -> None:
+    victim = task(mean=0.3, std=0.4)
+    film = Film(victim.spec)
+    with filming(film):
+        found = ROG(factor=4, steps=30)(view_of(victim, {"ada": smooth(victim.spec)}, GRADIENT, threat=UNAWARE), RNG)
+    shown = footage(film, 0, victim.spec.pixels(found.inputs[0]), np.array([30.0, 20.0]))
+    assert shown is not None
+    assert shown.way.shape[2:] == (SIDE, SIDE, 1)
+    end = torch.from_numpy(shown.way[:, -1]).movedim(-1, 1)
+    assert (end - 255 * victim.spec.pixels(found.inputs[0]).clamp(0, 1)).abs().max() <= 0.51

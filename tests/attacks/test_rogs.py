@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,8 @@ from torch import nn
 from common.federation import view_of
 from common.nets import CLASSES, seeded
 from seepage.attacks import ROG, ROGS
+from seepage.audit.footage import footage
+from seepage.engine.film import Film, filming
 from seepage.finding import NotApplicable
 from seepage.generate import PictureDecoder, load_generator, save_generator
 from seepage.perceptual import LpipsWeights, WeightsMissing
@@ -73,6 +76,22 @@ def test_an_image_of_the_generator_is_found_again(generator: str) -> None:
     # What is answered is an image of the generator, whatever ROG found.
     low, high = victim.spec.box(end.inputs)
     assert bool((end.inputs >= low - 1e-6).all() and (end.inputs <= high + 1e-6).all())
+
+
+def test_the_way_to_its_images_is_filmed(generator: str) -> None:
+    victim = task()
+    secrets = {"ada": generated(generator, victim.spec), "bob": generated(generator, victim.spec, seed=1)}
+    film = Film(victim.spec)
+    with filming(film):
+        found = attack(generator, starts=2)(view_of(victim, secrets, GRADIENT, threat=TOLD), RNG)
+    assert film.moments[-1] == 60  # of the generator, after those of ROG
+    for i in range(2):
+        pixels = victim.spec.pixels(found.inputs[i])
+        shown = footage(film, i, pixels, np.array([30.0, 20.0]))
+        assert shown is not None
+        end = torch.from_numpy(shown.way[:, -1]).movedim(-1, 1)
+        assert (end - 255 * pixels).abs().max() <= 1  # each image follows the restart that was answered
+        assert (torch.from_numpy(shown.way[:, 0]).movedim(-1, 1) - 255 * pixels).abs().max() > 20
 
 
 def test_restarts_are_chosen_by_objective_image_by_image(generator: str) -> None:

@@ -449,6 +449,6 @@ def test_a_chain_is_simulated_as_far_as_the_message_tells() -> None:
 
 def test_what_is_not_told_by_a_message_is_simulated_as_before() -> None:
     update = an_update()
-    for defence in (Clip(0.1), QSGD(3), GaussianNoise(1.0), Sign()):
+    for defence in (Clip(0.1), QSGD(3), GaussianNoise(1.0), Sign(followed="tanh")):
         told = defence.expected.given(defence.on_update(update, ONE))
         assert flat(told.on_update(update, None)).equal(flat(defence.expected.on_update(update, None)))

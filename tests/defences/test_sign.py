@@ -51,3 +51,23 @@ def test_by_size_it_does_not_matter_how_large_gradients_are() -> None:
 def test_a_steep_tanh_is_the_sign(scaled: bool) -> None:
     defence = Sign(scaled=scaled, slope=1e9)
     torch.testing.assert_close(flat(defence.on_update(an_update(), None)), flat(defence.on_update(an_update(), ONE)))
+
+
+@pytest.mark.parametrize("defence", [Sign(), Sign(scaled=True), Sign(keep_zero=True)])
+def test_who_has_seen_signs_simulates_them_to_the_last_one(defence: Sign) -> None:
+    sent = defence.on_update(an_update(), ONE)
+    torch.testing.assert_close(defence.expected.given(sent).on_update(an_update(), None), sent)
+
+
+def test_the_paper_goes_on_with_its_tanh() -> None:
+    for preset in Sign.presets.values():
+        paper = Sign(**preset)
+        assert paper.expected.given(an_update()) == paper.expected
+
+
+def test_signs_are_followed_down_the_share_of_the_guess_that_is_wrong() -> None:
+    guess, sent = numbers(40, seed=1).requires_grad_(), numbers(40, seed=2).sign()
+    signed = Sign().expected.given({"u": sent}).on_update({"u": guess}, None)["u"]
+    (followed,) = torch.autograd.grad(((signed - sent) ** 2).mean(), guess)
+    (share,) = torch.autograd.grad((-sent * guess).clamp(min=0).sum() / guess.abs().sum(), guess)
+    torch.testing.assert_close(followed, 4 * share)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.base import check_needs
+from seepage.engine.film import shown_as
 from seepage.engine.minimise import best_start, minimise
 from seepage.engine.optimisers import adam, cosine
 from seepage.engine.precision import Precision
@@ -25,7 +26,7 @@ from seepage.finding import Finding
 from seepage.local import local_update
 from seepage.pieces.autoencoder import AUTOENCODERS
 from seepage.pieces.distances import squared
-from seepage.pieces.filters import equalised
+from seepage.pieces.filters import as_photographs, equalised
 from seepage.pieces.labels import guess_labels
 from seepage.pieces.priors import total_variation
 from seepage.pieces.representations import Bicubic, Learnt, Representation
@@ -52,6 +53,8 @@ class ROG:
         tv: weight of total variation beside the distance, which is relative to the size of the update; images only.
         equalise: equalise the histogram of each image, which the paper does where signs alone were sent: they keep no
             contrast.
+        as_photographs: for the same purpose, shift and stretch a client's images together to the mean and contrast of
+            photographs: signs tell which image is brighter, but not how bright all of them are.
         enhancer: `"none"`, an enhancer that comes with Seepage, or the path of one that `seepage train enhancer` made.
         starts: restarts, of which the one with the lowest objective is answered.
         precision: of products on a GPU; `"tf32"` is faster, and the row says so.
@@ -79,6 +82,7 @@ class ROG:
     lr: float = 0.05
     tv: float = 0.0
     equalise: bool = False
+    as_photographs: bool = False
     enhancer: str = "none"
     starts: int = 1
     precision: Precision = "fp32"
@@ -121,19 +125,22 @@ class ROG:
             distance = squared(guess, update) / torch.where(size > 0, size, 1)  # eq. (12)
             return distance + self.tv * total_variation(z) if self.tv and task.spec.is_image else distance
 
-        found = minimise(
-            objective,
-            {"images": start, **hidden},
-            (labels, view.params, view.buffers, view.update),
-            optimiser=cosine(adam(self.lr), max(1, self.steps), final=0.1),
-            steps=self.steps,
-            chunk=self.chunk,
-            batched=task.batched,
-            precision=self.precision,
-        )
+        with shown_as(lambda x, _: images(x["images"])):
+            found = minimise(
+                objective,
+                {"images": start, **hidden},
+                (labels, view.params, view.buffers, view.update),
+                optimiser=cosine(adam(self.lr), max(1, self.steps), final=0.1),
+                steps=self.steps,
+                chunk=self.chunk,
+                batched=task.batched,
+                precision=self.precision,
+            )
         best = best_start(found)
         shown = decoded(best.x["images"])
         if task.spec.is_image:
+            if self.as_photographs:
+                shown = torch.stack([as_photographs(of_client) for of_client in shown])
             shown = shown.flatten(0, 1)  # (clients · count, channels, height, width)
             if self.equalise:
                 shown = equalised(shown)

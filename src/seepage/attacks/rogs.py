@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from seepage.attacks.base import check_needs
 from seepage.attacks.rog import ROG
+from seepage.engine.film import shown_as
 from seepage.engine.minimise import best_start, minimise
 from seepage.engine.optimisers import adam
 from seepage.engine.precision import Precision
@@ -105,27 +106,35 @@ class ROGS:
                 loss = loss + self.perceptual * perceptual_distance(made, target[None], 0.0, 1.0, lpips)[0]
             return loss
 
+        classes = blurred.labels.flatten()
+
+        def images(z: Tensor, y: Tensor) -> Tensor:
+            made = _resized(_generated(generator, z, y), *spec.shape[1:])
+            made = made.mean(1, keepdim=True) if spec.shape[0] == 1 else made
+            return lower + (upper - lower) * made.clamp(0, 1)
+
+        def of_lanes(z: Tensor, begin: int) -> Tensor:
+            return images(z, classes.repeat_interleave(self.starts)[begin : begin + len(z)])
+
         start = normal_lanes(view, self.starts, rng / "start", view.count, generator.latent)
-        found = best_start(
-            minimise(
-                objective,
-                start.transpose(1, 2).flatten(0, 1),  # every image is a lane of its own
-                (targets, blurred.labels.flatten()),
-                optimiser=adam(self.lr),
-                steps=self.steps,
-                chunk=self.chunk,
-                precision=self.precision,
+        with shown_as(of_lanes, clients=len(blurred.labels)):
+            found = best_start(
+                minimise(
+                    objective,
+                    start.transpose(1, 2).flatten(0, 1),  # every image is a lane of its own
+                    (targets, classes),
+                    optimiser=adam(self.lr),
+                    steps=self.steps,
+                    chunk=self.chunk,
+                    precision=self.precision,
+                )
             )
-        )
-        shown = _resized(_generated(generator, found.x, blurred.labels.flatten()), *spec.shape[1:])
-        shown = shown.mean(1, keepdim=True) if spec.shape[0] == 1 else shown
-        shown = shown.clamp(0, 1).reshape(*blurred.labels.shape, *spec.shape)
 
         def of_clients(values: Tensor) -> Tensor:
             return values.reshape(blurred.labels.shape)  # type: ignore[union-attr]  # there are labels, see above
 
         return Finding(
-            lower + (upper - lower) * shown,
+            images(found.x, classes).reshape(*blurred.labels.shape, *spec.shape),
             blurred.labels,
             of_clients(found.value).mean(1),
             of_clients(found.status).amax(1),  # the worst of a client's images

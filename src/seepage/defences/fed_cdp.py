@@ -17,7 +17,6 @@ from torch import Tensor
 
 from seepage.defences.base import Defence, Params
 from seepage.defences.clip import clipped
-from seepage.defences.gradient_noise import GradientNoise
 from seepage.defences.mechanism import Mechanism
 from seepage.recipe import Recipe
 from seepage.streams import Stream
@@ -87,7 +86,7 @@ class FedCdp(Defence):
         signal = [clipped(part, self.norm) for part in parts]
         if rng is None or (self.snr is None and not self.std):
             return torch.cat(signal)
-        noise = GradientNoise(1.0).changed(torch.zeros_like(gradient), rng).split(list(self._sizes(gradient)))
+        noise = rng.noise(gradient).split(list(self._sizes(gradient)))
         return torch.cat([s + self._deviation(s) * n for s, n in zip(signal, noise, strict=True)])
 
     def mechanism(self, recipe: Recipe, examples: int, rounds: int = 1) -> Mechanism | None:

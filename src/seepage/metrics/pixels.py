@@ -140,16 +140,25 @@ def structural_similarity(guess: Tensor, truth: Tensor, data_range: float = 1.0)
         >>> structural_similarity(black, white).round(decimals=4).item()
         0.0001
     """
-    # torchmetrics takes seconds to import, and most commands never score an image.
-    from torchmetrics.functional.image import structural_similarity_index_measure
-
     _check(guess, truth)
     radius = (min(WINDOW, *guess.shape[-2:]) - 1) // 2
     if radius == 0 or len(guess) == 0:
         return torch.full((len(guess),), math.nan, dtype=torch.float64, device=guess.device)
-    # The mean that torchmetrics takes includes mirrored borders in some versions and not in others; the map does not.
-    _, similarity = structural_similarity_index_measure(
-        guess, truth, sigma=SIGMA_PER_RADIUS * radius, data_range=data_range, reduction="none", return_full_image=True
-    )
-    inside: Tensor = similarity[..., radius:-radius, radius:-radius]
-    return inside.mean(dim=(1, 2, 3))
+    # One pass for all five means; a window that is a product of two needs 22 multiplications instead of 121.
+    means = _windowed(torch.stack([guess, truth, guess**2, truth**2, guess * truth]), radius)
+    m, n, mm, nn, mn = means
+    c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
+    alike = (2 * m * n + c1) * (2 * (mn - m * n) + c2)
+    similarity: Tensor = alike / ((m**2 + n**2 + c1) * (mm - m**2 + nn - n**2 + c2))
+    return similarity.mean(dim=(1, 2, 3))
+
+
+def _windowed(x: Tensor, radius: int) -> Tensor:
+    """Gaussian means over all windows that lie inside of the image."""
+    reach = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    weights = torch.exp(-((reach / (SIGMA_PER_RADIUS * radius)) ** 2) / 2)
+    weights = weights / weights.sum()
+    for axis in (-2, -1):
+        inside = x.shape[axis] - 2 * radius
+        x = sum((w * x.narrow(axis, i, inside) for i, w in enumerate(weights.tolist())), start=x.new_zeros(()))
+    return x
