@@ -174,16 +174,19 @@ def examine(capture: Capture, task: Task) -> list[Problem]:
 
 
 def _compare(where: str, got: Params, expected: Params, noun: str) -> list[Problem]:
+    # Clients that train adapters or a last layer alone send no more than that.
+    frozen = (
+        ", or set requires_grad = False on it in the module if clients do not train it" if noun == "parameter" else ""
+    )
+    lacking = f"add it, or use the module that was trained{frozen}"
     problems = [
-        Problem(
-            where, name, f"expected this {noun} of the module, got none", f"add it, or use the module without {name}"
-        )
+        Problem(where, name, f"expected this {noun} of the module, got none", lacking)
         for name in expected
         if name not in got
     ]
     for name, tensor in got.items():
         if name not in expected:
-            fix = "remove it, or use the module that has it"
+            fix = "remove it, or use the module that was trained, which has it"
             problems.append(Problem(where, name, f"expected only the module's {noun}s, got one more", fix))
             continue
         like = expected[name]
@@ -196,7 +199,14 @@ def _compare(where: str, got: Params, expected: Params, noun: str) -> list[Probl
         elif not torch.isfinite(tensor).all():
             bad = int((~torch.isfinite(tensor)).sum())
             what = f"expected finite numbers, got {bad} of {tensor.numel()} NaN or infinite"
-            problems.append(Problem(where, name, what, "drop this round; the client's training diverged"))
+            problems.append(
+                Problem(
+                    where,
+                    name,
+                    what,
+                    "the client diverged: drop this round for another (--round), or look at other clients (--client)",
+                )
+            )
     return problems
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from seepage.audit.gate import Limit, Policy, exit_code, gate, read_policy
 from seepage.audit.values import SpecError
+from seepage.metrics.intervals import mean_interval
 
 NAN = math.nan
 
@@ -24,6 +25,7 @@ def rows(values: list[float], **columns: Any) -> pd.DataFrame:
         "defence": "none",
         "threat": "honest-server",
         "case": "all",
+        "client": "ann",
         "outcome": "reduced",
     }
     return pd.DataFrame([{**common, "item": str(i), "value": v, **columns} for i, v in enumerate(values)])
@@ -55,6 +57,17 @@ def test_each_statistic_is_held_against_both_bounds(statistic: str, value: float
 def test_a_sentence_says_by_how_much_a_limit_is_broken() -> None:
     (verdict,) = gate(rows([30.0]), Policy((Limit("psnr", at_most=25.0),)))
     assert verdict.why == "30 is above 25"
+
+
+def test_a_mean_says_how_sure_it_is() -> None:
+    clients = pd.concat([rows([v, v + 1], client=str(v)) for v in (10.0, 12.0, 14.0)])
+    found = mean_interval([10.5, 12.5, 14.5])
+    bounds = f"; 95 % interval [{found.low:.4g}, {found.high:.4g}] over 3 clients"
+    for limit, why in [(30.0, f"12.5{bounds}"), (15.0, f"12.5{bounds}, to both sides of the limit")]:
+        (verdict,) = gate(clients, Policy((Limit("psnr", at_most=limit),)))
+        assert verdict.why == why
+    (verdict,) = gate(rows([0.5, 0.7], metric="accuracy", attack="none"), Policy((Limit("accuracy", at_least=0.1),)))
+    assert verdict.why == "0.6"  # rounds are no clients
 
 
 @pytest.mark.parametrize("column", ["attack", "defence", "threat", "case"])
@@ -185,3 +198,19 @@ def test_labels_that_were_found_can_be_limited() -> None:
     assert outcome(table, metric="recovered", at_most=0.0) == "unmeasured"
     both = pd.concat([table, rows([0.0], metric="recovered", item="all")])
     assert outcome(both, metric="recovered", at_most=0.0) == "within"
+
+
+@pytest.mark.parametrize(("defence", "outcome"), [("as captured", "broken"), ("none", "unmeasured")])
+def test_an_attack_that_was_tried_on_a_capture_and_does_not_fit_is_no_gap(defence: str, outcome: str) -> None:
+    """Which attacks meet a capture is chosen for it; in an audit a refusal is of an attack that somebody asked for."""
+    common = {"defence": defence, "threat": "t", "case": "c", "client": "0", "item": "all"}
+    rows = pd.DataFrame(
+        [
+            {**common, "attack": "a", "metric": "label_accuracy", "value": 1.0, "outcome": "answered"},
+            {**common, "attack": "b", "metric": "none", "value": math.nan, "outcome": "not applicable: no ReLU"},
+        ]
+    )
+    limits = Policy((Limit("label_accuracy", at_most=0.5),))
+    assert [verdict.outcome for verdict in gate(rows, limits)] == [outcome]
+    lost = rows.assign(outcome=["answered", "error: out of memory"])
+    assert [verdict.outcome for verdict in gate(lost, limits)] == ["unmeasured"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
+import shutil
+import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +38,7 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from seepage.frameworks.flower import CaptureMod, captured  # noqa: E402
 
+APP = Path(__file__).parents[2] / "examples" / "flower"
 SPEC = DataSpec((4,), classes=3)
 NODES = (11, 12, 13)
 
@@ -281,3 +285,21 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         CaptureMod(tmp_path, examples=lambda context: held(1), secrets=tmp_path / "s")
     with pytest.raises(TypeError, match="expected a strategy"):
         captured("fedavg", tmp_path)  # type: ignore[call-overload]
+
+
+def test_captures_below_the_app_are_not_packed_into_it(tmp_path: Path) -> None:
+    """Flower packs files of some kinds, `.json` among them, that the app's `.gitignore` does not name."""
+    build = pytest.importorskip("flwr.cli.build")
+    app = tmp_path / "app"
+    shutil.copytree(APP, app, ignore=shutil.ignore_patterns("captures", "server-captures", "secrets", "__pycache__"))
+    for folder in ("captures/1/round-0001/2", "server-captures/1/round-0001"):
+        (app / folder).mkdir(parents=True)
+        (app / folder / "capture.json").write_text("{}")
+
+    def packed() -> list[str]:
+        with zipfile.ZipFile(io.BytesIO(build.build_fab_from_disk(app))) as files:
+            return [name for name in files.namelist() if name.endswith("capture.json")]
+
+    assert packed() == []
+    (app / ".gitignore").unlink()
+    assert len(packed()) == 2

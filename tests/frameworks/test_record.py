@@ -144,3 +144,13 @@ def test_a_client_trained_by_opacus_is_captured_with_its_noise() -> None:
     flat = torch.cat([u.flatten() for u in exchange.update.values()])
     # Clipping at a thousandth leaves nothing but noise: multiplier × clip × lr / batch.
     assert float(flat.std()) == pytest.approx(1.0 * 1e-3 * 0.1 / 4, rel=0.25)
+
+
+def test_paths_may_be_words(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    with record(model, f"{tmp_path}/capture", secret=f"{tmp_path}/secret.safetensors") as rec:
+        rec.seal(torch.ones(1, 2), torch.tensor([0]))
+        with torch.no_grad():
+            model.bias -= 1
+    assert len(read_capture(tmp_path / "capture")) == 1
+    assert len(read_secret(tmp_path / "secret.safetensors").examples) == 1

@@ -12,11 +12,12 @@ from common.nets import CLASSES, IMAGE, batch_resnet, cnn, images, mlp, seeded
 from seepage.capture import Capture, Secret
 from seepage.defences import Clip, Defence, GaussianNoise, NoDefence
 from seepage.inspect.doctor import Check, Examination, doctor
+from seepage.models import build
 from seepage.recipe import SGD, Recipe
 from seepage.rounds import Federation, play
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
-from seepage.task import Task
+from seepage.task import Params, Task
 
 RECIPE = Recipe(SGD(0.1), sends="weights", shuffle=False)
 SPEC = DataSpec(IMAGE, classes=CLASSES)
@@ -59,7 +60,57 @@ def test_another_module_is_named_key_by_key() -> None:
     assert all(one.remedy for one in examination.checks)
     wide = Task(seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 9), nn.Tanh(), nn.Linear(9, CLASSES))), SPEC)
     (examination,) = doctor([capture], wide)
-    assert ("(9, 36)", "(8, 36)") in {(c.expected.removeprefix("shape "), c.got) for c in examination.checks}
+    (first, *_) = examination.checks
+    assert (first.name, first.expected) == ("before: 1.weight", "shape (9, 36)")
+    assert first.got == "(8, 36); likewise for 1.bias, 3.weight", "one line for one reason, not one for each tensor"
+    assert len(examination.checks) == 2, "what was received, and what was sent"
+
+
+def test_clients_that_send_a_part_are_told_to_freeze_the_rest() -> None:
+    """As those that train adapters or the last layer alone."""
+    task = task_of(mlp)
+    capture, _ = captured(task)
+    last = {name for name in task.params if name.startswith("3.")}
+
+    def part(tensors: Params) -> Params:
+        return {name: t for name, t in tensors.items() if name in last}
+
+    sent = replace(capture, exchanges=tuple(replace(e, answer=part(e.answer)) for e in capture.exchanges))
+    (examination,) = doctor([sent], task)
+    (told,) = examination.checks
+    assert told.got == "none; likewise for 1.bias"
+    assert "set requires_grad = False on it in the module" in told.remedy
+    module = seeded(mlp)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name in last)
+    (examination,) = doctor([sent], Task(module, SPEC))
+    assert examination.sound, "which is what they are told to do"
+
+
+def test_a_bias_before_a_normalisation_is_not_called_frozen() -> None:
+    def normalised() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, CLASSES))
+
+    task = Task(seeded(normalised), SPEC)
+    capture, _ = captured(task)
+    (last,) = capture.exchanges
+    still = {**last.answer, "1.bias": last.before["1.bias"]}
+    for frozen, remedy in (({}, "nothing to do"), ({"1.weight": last.before["1.weight"]}, "set requires_grad")):
+        one = replace(capture, exchanges=(replace(last, answer={**still, **frozen}),))
+        (examination,) = doctor([one], task)
+        assert remedy in check(examination, "frozen parameters").remedy
+
+
+def test_a_round_that_diverged_names_what_to_look_at_instead() -> None:
+    task = task_of(mlp)
+    capture, _ = captured(task)
+    (last,) = capture.exchanges
+    bad = {**last.answer, "3.bias": torch.full_like(last.answer["3.bias"], float("nan"))}
+    (examination,) = doctor([replace(capture, exchanges=(replace(last, answer=bad),))], task)
+    (told,) = examination.checks
+    assert "NaN or infinite" in told.got
+    assert "(--round)" in told.remedy
+    assert "(--client)" in told.remedy
 
 
 @pytest.mark.parametrize(
@@ -97,6 +148,20 @@ def test_an_update_of_the_size_of_rounding_is_a_problem() -> None:
     (only,) = play(task, [held], replace(RECIPE, optimiser=SGD(1e-7)), Federation(), Stream.from_seed(0))
     (examination,) = doctor(only.captures, task)
     assert check(examination, "size of the update").status == "problem"
+
+
+def test_weights_sent_in_half_precision_are_what_there_is_to_see() -> None:
+    task = Task(seeded(mlp).float(), SPEC)
+    held = images(2).to("cpu", torch.float32)
+    (only,) = play(
+        task, [held], replace(RECIPE, optimiser=SGD(1e-2), sends="weights"), Federation(), Stream.from_seed(0)
+    )
+    (last,) = only.captures[0].exchanges
+    before, answer = ({n: t.half() for n, t in tree.items()} for tree in (last.before, last.answer))
+    (examination,) = doctor([replace(only.captures[0], exchanges=(replace(last, before=before, answer=answer),))], task)
+    size = check(examination, "size of the update")
+    assert (size.status, examination.sound) == ("note", True)
+    assert "clients send weights in float16" in size.remedy
 
 
 def test_more_directions_than_examples_are_a_problem() -> None:
@@ -139,3 +204,13 @@ def test_an_aggregate_leaks_less_than_its_members() -> None:
     federation = Federation(visible="aggregate")
     (only,) = play(task, [images(2), images(2, seed=1)], RECIPE, federation, Stream.from_seed(0))
     assert leakage(doctor(only.captures, task)[0])["aggregate"] == "less"
+
+
+@pytest.mark.parametrize(("std", "expected"), [(1e-6, "more"), (10.0, "less")])
+def test_noise_hides_words_only_where_it_is_as_large_as_what_moved(std: float, expected: str) -> None:
+    spec = DataSpec((4,), classes=2, vocabulary=40)
+    task = Task(build("text-bag", spec, Stream.from_seed(0), width=64), spec)
+    held = Examples(torch.tensor([[3, 9, 4, 0], [7, 9, 0, 0]]), torch.tensor([0, 1]))
+    (only,) = play(task, [held], RECIPE, Federation(), Stream.from_seed(0), defence=GaussianNoise(std))
+    (examination,) = doctor(only.captures, task)
+    assert leakage(examination)["embedding"] == expected

@@ -33,8 +33,15 @@ EXPECTED: dict[str, tuple[str, dict[str, tuple[str, float] | str]]] = {
     ),
     "text transformer": ("", {"token-bag": ("token_bag", 1.0), "dager": ("token_accuracy", 1.0)}),
     "text transformer, dropout 0.1": ("dropout", {"token-bag": ("token_bag", 1.0), "dager": ("token_accuracy", 0.0)}),
-    "text transformer, 3 local steps": ("", {"token-bag": ("token_bag", 1.0)}),
-    "LSTM on text": ("", {"token-bag": ("token_bag", 1.0), "dager": "not applicable: expected a transformer"}),
+    "text transformer, 3 local steps": ("", {"token-bag": ("token_bag", 1.0), "lamp": ("rouge1", 0.2)}),
+    "LSTM on text": (
+        "",
+        {
+            "token-bag": ("token_bag", 1.0),
+            "lamp": ("rouge1", 0.2),
+            "dager": "not applicable: expected a transformer",
+        },
+    ),
     "LSTM on series": ("", {"count-labels": ("label_accuracy", 1.0), "inverting-gradients": ("mae", 0.0)}),
     "tabular MLP": ("", {"analytic": ("exact_match", 1.0), "inverting-gradients": ("exact_match", 0.0)}),
 }
@@ -47,6 +54,7 @@ def networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(Effort, "steps", 5)
     monkeypatch.setattr(Effort, "restarts", 1)
+    monkeypatch.setattr(Effort, "sweeps", 1)
     yield importlib.import_module("networks.__main__")
     for name in [name for name in sys.modules if name.split(".")[0] == "networks"]:
         del sys.modules[name]

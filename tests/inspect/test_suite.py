@@ -56,11 +56,13 @@ def test_without_a_count_or_classes_there_is_a_reason() -> None:
     assert names(regression, Recipe(), CLEAN) == {"analytic", "inverting-gradients", "local-model"}
 
 
-def test_text_is_read_off_embeddings_and_attention_and_never_searched() -> None:
+def test_text_is_read_off_embeddings_and_attention_and_searched_by_tokens() -> None:
     spec = DataSpec((4,), classes=2, vocabulary=9)
     task = Task(seeded(lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(16, 2))), spec)
-    assert names(task, Recipe(), CLEAN) == {"count-labels", "token-bag", "dager"}
-    assert names(task, Recipe(epochs=2), CLEAN) == {"count-labels", "token-bag"}
+    assert names(task, Recipe(), CLEAN) == {"count-labels", "token-bag", "lamp", "dager"}
+    assert names(task, Recipe(epochs=2), CLEAN) == {"count-labels", "token-bag", "lamp"}
+    chosen, _ = choose(task, Recipe(), [CLEAN])
+    assert chosen[-1].name == "dager", "what is exact is said last, and that is what the terminal shows"
     assert names(task, Recipe(), replace(CLEAN, examples=None)) == {"token-bag"}, "which needs no number of examples"
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import pandas as pd
 
+from seepage.audit.summary import AS_CAPTURED, over_clients
 from seepage.audit.values import SpecError, build, read_table
 
 __all__ = ["Limit", "Policy", "Verdict", "exit_code", "gate", "read_policy"]
@@ -85,7 +86,7 @@ def gate(rows: pd.DataFrame, policy: Policy) -> list[Verdict]:
 
     Example:
         >>> rows = pd.DataFrame([{"metric": "psnr", "value": v, "attack": "a", "defence": "none", "threat": "t",
-        ...                       "case": "c", "item": "0", "outcome": "reduced"} for v in (10.0, 30.0)])
+        ...                       "case": "c", "client": "0", "item": "0", "outcome": "reduced"} for v in (10.0, 30.0)])
         >>> [v.outcome for v in gate(rows, Policy((Limit("psnr", at_most=25.0), Limit("ssim", at_most=0.5))))]
         ['within', 'unmeasured']
     """
@@ -108,7 +109,9 @@ def _hold(limit: Limit, rows: pd.DataFrame) -> Verdict:
     for column in ("attack", "defence", "threat", "case"):
         pattern = getattr(limit, column)
         keep &= pd.Series([fnmatchcase(str(name), pattern) for name in rows[column]], index=rows.index, dtype=bool)
-    failed = rows[keep & (rows["metric"] == "none")]
+    # What attacks a capture is chosen for it, some to see whether they fit; in an audit somebody asked for each.
+    unfit = (rows["defence"] == AS_CAPTURED) & rows["outcome"].astype(str).str.startswith("not applicable")
+    failed = rows[keep & (rows["metric"] == "none") & ~unfit]
     values = rows[keep & (rows["metric"] == limit.metric)]
     if len(failed):
         why = f"{len(failed)} trials gave no number, the first because: {failed['outcome'].iloc[0]}"
@@ -124,11 +127,24 @@ def _hold(limit: Limit, rows: pd.DataFrame) -> Verdict:
         why = f"{int(values['value'].isna().sum())} of {len(values)} values of {limit.metric!r} are not numbers"
         return Verdict(limit, math.nan, "unmeasured", why)
     value = _statistic(values, limit.statistic)
+    attacked = values[values["attack"] != "none"]  # accuracy has rounds in the place of clients
+    sure = _how_sure(attacked, limit) if limit.statistic == "mean" else ""
     if limit.at_most is not None and value > limit.at_most:
-        return Verdict(limit, value, "broken", f"{value:.4g} is above {limit.at_most:g}")
+        return Verdict(limit, value, "broken", f"{value:.4g} is above {limit.at_most:g}{sure}")
     if limit.at_least is not None and value < limit.at_least:
-        return Verdict(limit, value, "broken", f"{value:.4g} is below {limit.at_least:g}")
-    return Verdict(limit, value, "within", f"{value:.4g}")
+        return Verdict(limit, value, "broken", f"{value:.4g} is below {limit.at_least:g}{sure}")
+    return Verdict(limit, value, "within", f"{value:.4g}{sure}")
+
+
+def _how_sure(values: pd.DataFrame, limit: Limit) -> str:
+    """The interval over clients, and that another sample of them could have ended on the other side of the limit."""
+    found = over_clients(values, limit.metric)
+    if math.isnan(found.low):
+        return ""
+    ends = [end for end in (limit.at_least, limit.at_most) if end is not None]
+    either = ", to both sides of the limit" if any(found.low <= end < found.high for end in ends) else ""
+    unit = "clients" if values["client"].nunique() > 1 else "values of one client"
+    return f"; 95 % interval [{found.low:.4g}, {found.high:.4g}] over {found.n} {unit}{either}"
 
 
 def _statistic(values: pd.DataFrame, name: str) -> float:

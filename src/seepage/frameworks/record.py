@@ -1,7 +1,7 @@
 """Captures from a plain PyTorch training loop.
 
 ```python
-with record(model, Path("captures/round-1"), client="ward 3", secret=Path("secrets/ward-3.safetensors")) as rec:
+with record(model, "captures/round-1", client="ward 3", secret="secrets/ward-3.safetensors") as rec:
     rec.seal(images, labels)  # optional, for scoring
     train(model)
 ```
@@ -88,13 +88,13 @@ class Recorder:
 @contextmanager
 def record(
     model: nn.Module,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     *,
     client: str = "client",
     number: int = 0,
     examples: int | None = None,
     recipe: Recipe | None = None,
-    secret: Path | None = None,
+    secret: Path | str | None = None,
 ) -> Iterator[Recorder]:
     """Capture what a client received and what it sends, around its local training.
 
@@ -120,6 +120,7 @@ def record(
         >>> rec.capture.exchanges[0].update["bias"]
         tensor([0.5000, 0.5000])
     """
+    folder, secret = (None if path is None else Path(path) for path in (folder, secret))
     if secret is not None and folder is not None and secret.absolute().is_relative_to(folder.absolute()):
         raise ValueError(f"expected `secret` outside of the capture {folder}, got {secret}; give it its own folder")
     if folder is not None and folder.exists():

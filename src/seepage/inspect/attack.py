@@ -17,17 +17,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seepage.audit.diagnosis import answer_mismatch, diagnose, gather, write_causes
+from seepage.attacks.base import Attack
+from seepage.audit.diagnosis import answer_mismatches, diagnose, gather, write_causes
 from seepage.audit.features import true_features
-from seepage.audit.run import version
+from seepage.audit.footage import footage, trimmed
 from seepage.audit.summary import AS_CAPTURED
 from seepage.audit.table import Pictures, Table
 from seepage.audit.values import digest, plain
 from seepage.capture import Capture, Secret, moved
+from seepage.engine.film import Film, filming
 from seepage.engine.lanes import out_of_memory
 from seepage.engine.minimise import Status
 from seepage.finding import Finding, NotApplicable
 from seepage.frameworks.arrange import arrange
+from seepage.home import version
 from seepage.inspect.doctor import Examination, assumed
 from seepage.inspect.suite import Chosen
 from seepage.metrics.matching import match, taken
@@ -38,7 +41,7 @@ from seepage.recipe import Recipe
 from seepage.spec import DataSpec
 from seepage.streams import Stream
 from seepage.task import Task
-from seepage.threat import Fact, NotKnown, Setting, ThreatModel, observe
+from seepage.threat import Fact, NotKnown, Setting, ThreatModel, View, observe
 
 __all__ = ["Target", "attack_captures"]
 
@@ -167,31 +170,38 @@ def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
     setting = Setting(task, assumed(target.recipe))
     view = observe(pairs, setting, target.threat)
     attack = chosen.attack
-    findings = [attack(view, rng / "attack" / attack.name / str(start)) for start in range(chosen.restarts)]
+    takes = [_take(attack, view, rng / "attack" / attack.name / str(start)) for start in range(chosen.restarts)]
     rows: list[Row] = []
     pictures: list[Pictures] = []
     labels: dict[str, dict[str, int]] = {}
     texts: dict[str, list[str]] = {}
     for i, (capture, secret) in enumerate(pairs):
-        best, *others = sorted(findings, key=lambda finding: _objective(finding, i))
+        (best, film), *rest = sorted(takes, key=lambda take: _objective(take[0], i))
+        others = [finding for finding, _ in rest]
         if best.labels is not None and task.spec.classes is not None:
             labels[capture.client] = _counted(best.labels[i])
         measured = [("all", metric, value) for metric, value in _unscored(best, others, i, capture, setting).items()]
         diagnosis, scored = "", None
         if secret is not None:
             told = target.told and Fact.RECIPE in target.threat.facts
-            evidence = gather(capture.exchanges[-1], secret.examples, setting, told)
+            (evidence,) = gather(capture.exchanges[-1:], [secret.examples], setting, told)
             scored = _score(best, i, capture, secret, setting)
-            fit = answer_mismatch(capture.exchanges[-1], best, i, setting)
+            (fit,) = answer_mismatches(capture.exchanges[-1:], best, [i], setting)
             diagnosis = write_causes(diagnose(evidence, best, i, scored.scores, fit))
             measured += [(one.item, one.metric, one.value) for one in scored.scores]
         named = {**common, "client": capture.client, "outcome": _ended(best, i), "diagnosis": diagnosis}
         rows += [{**named, "item": item, "metric": metric, "value": value} for item, metric, value in measured]
         if best.inputs is not None and task.spec.is_image:
-            pictures.append(_pictures(capture.client, task.spec, best.inputs[i], scored))
+            pictures.append(_pictures(capture.client, task.spec, best.inputs[i], scored, film, i))
         if task.spec.is_text and (best.inputs is not None or best.tokens is not None):
             texts[capture.client] = _readable(best, i, target.words)
     return _Outcome(rows, pictures, labels, texts)
+
+
+def _take(attack: Attack, view: View, rng: Stream) -> tuple[Finding, Film]:
+    film = Film(view.task.spec)
+    with filming(film):
+        return attack(view, rng), film
 
 
 def _readable(finding: Finding, i: int, words: Sequence[str] | None) -> list[str]:
@@ -224,7 +234,7 @@ def _unscored(best: Finding, others: Sequence[Finding], i: int, capture: Capture
         values["objective"] = float(best.objective[i])
     if best.confidence is not None:
         values["label_confidence"] = float(best.confidence[i])
-    distance = answer_mismatch(capture.exchanges[-1], best, i, setting)
+    (distance,) = answer_mismatches(capture.exchanges[-1:], best, [i], setting)
     if distance == distance:
         values["update_explained"] = 1 - distance**2 / 2  # the cosine of two directions that far apart
     agreed = [
@@ -273,7 +283,7 @@ def _features(
     return finding.features[i], real
 
 
-def _pictures(client: str, spec: DataSpec, guess: Tensor, scored: Scored | None) -> Pictures:
+def _pictures(client: str, spec: DataSpec, guess: Tensor, scored: Scored | None, film: Film, i: int) -> Pictures:
     """Without the truth its place is empty: pictures of no height."""
 
     def as_bytes(pixels: Tensor) -> NDArray[np.uint8]:
@@ -282,19 +292,21 @@ def _pictures(client: str, spec: DataSpec, guess: Tensor, scored: Scored | None)
         return whole
 
     if scored is None or scored.guess_pixels is None:
-        shown, likeness = as_bytes(spec.pixels(guess.detach().cpu().float())), [float("nan")] * len(guess)
-        real = np.zeros((len(shown), 0, 0, shown.shape[-1]), np.uint8)
+        pixels, psnr = spec.pixels(guess.detach().cpu().float()), np.full(len(guess), np.nan)
+        real = np.zeros((len(guess), 0, 0, guess.shape[1]), np.uint8)
+        way = footage(film, i, pixels, np.zeros(len(guess)))  # no picture is better than another
     else:
-        shown, real = as_bytes(scored.guess_pixels), as_bytes(scored.truth_pixels)
-        likeness = [one.value for one in scored.scores if one.metric == "psnr"]
-    items = [str(k) for k in range(len(shown))]
-    return Pictures([client] * len(shown), items, real, shown, np.array(likeness, dtype=float))
+        pixels, real = scored.guess_pixels, as_bytes(scored.truth_pixels)
+        psnr = np.array([one.value for one in scored.scores if one.metric == "psnr"], dtype=float)
+        way = footage(film, i, pixels, psnr)
+    items = [str(k) for k in range(len(pixels))]
+    return Pictures([client] * len(pixels), items, real, as_bytes(pixels), psnr, way)
 
 
 def _joined(parts: Sequence[Pictures]) -> Pictures:
     # Clients with and without a secret do not share a row of pictures: scored ones go first.
     scored = [part for part in parts if part.truth.shape[1]] or list(parts)
-    return Pictures.join(scored)
+    return trimmed(Pictures.join(scored))
 
 
 def _on(secret: Secret | None, device: torch.device) -> Secret | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import ast
+import inspect
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+import traceback
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,13 +15,14 @@ import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import nn
 
 from seepage.audit.gate import exit_code, gate, read_policy
+from seepage.audit.own_code import imported
 from seepage.audit.summary import read_rows
 from seepage.audit.values import SpecError, build, read_table
 from seepage.capture import Capture, CaptureError, Problem, Secret
+from seepage.console import Device, DeviceOption, bar, clear_errors, pick_device, say
 from seepage.engine.progress import watching
 from seepage.frameworks.arrange import find_captures, find_secrets
 from seepage.frameworks.record import RECIPE
@@ -43,11 +43,15 @@ __all__ = ["app"]
 
 EPOCHS = 10_000
 app = typer.Typer()
-say = Console(stderr=True, highlight=False)
+KEPT = "Stopped. Finished attacks are kept; run the same command again to go on."
+WRONG = (SpecError, CaptureError, ModuleError)
 
 CapturePath = Annotated[Path, typer.Argument(help="Folder of a capture, or one that holds such folders.")]
 Model = Annotated[
-    str, typer.Option("--model", help="Yours: package.module:factory, which returns a seepage.Task or an nn.Module.")
+    str,
+    typer.Option(
+        "--model", help="Yours: package.module:factory or …:factory(8), which returns a seepage.Task or an nn.Module."
+    ),
 ]
 RecipePath = Annotated[
     Path | None,
@@ -92,7 +96,7 @@ def doctor_command(
     Every check has what was expected, what came and what to do. Exit code: 0 sound, 1 something would mislead an
     attack, 2 could not be read.
     """
-    with _clear_errors():
+    with clear_errors(*WRONG, stopped=KEPT):
         captures, secrets, task, told = _gathered(
             capture, model, recipe, secret, shape, client, number, examples, limit
         )
@@ -125,7 +129,7 @@ def attack_command(
     number: Round = None,
     examples: Examples = None,
     limit: Limit = 8,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    device: DeviceOption = Device.AUTO,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
 ) -> None:
     """Attack what was captured, and report what leaks.
@@ -134,7 +138,7 @@ def attack_command(
     --secret images are shown unscored. Exit code: 0 within the limits of --policy, if given, 1 a limit broken, 2 could
     not be measured.
     """
-    with _clear_errors():
+    with clear_errors(*WRONG, stopped=KEPT):
         limits = None if policy is None else read_policy(policy)
         captures, secrets, task, told = _gathered(
             capture, model, recipe, secret, shape, client, number, examples, limit
@@ -142,6 +146,9 @@ def attack_command(
         examinations = doctor(captures, task, told, secrets)
         if not all(examination.nature for examination in examinations):
             _print(examinations)
+            fit = [f"--client {examination.client}" for examination in examinations if examination.nature]
+            if fit:
+                say.print(f"The others can be attacked alone: {escape(' '.join(fit))}", soft_wrap=True)
             raise typer.Exit(2)
         _print_problems(examinations)
         natures = [examination.nature for examination in examinations if examination.nature is not None]
@@ -156,7 +163,7 @@ def attack_command(
         target = Target(
             name, captures, secrets, task, model, used, told is not None, who, examinations, left_out, tokens
         )
-        _run(target, suite, out, _device(device), seed)
+        _run(target, suite, out, pick_device(device), seed)
         index, rows, table = read_rows(out)
         verdicts = [] if limits is None else gate(rows, limits)
         page = write_report(out, verdicts)
@@ -212,17 +219,51 @@ def _with_count(capture: Capture, secret: Secret | None, examples: int | None) -
     return replace(capture, exchanges=tuple(exchanges))
 
 
-def _task(name: str, shape: str | None, secrets: dict[str, Secret]) -> Task:
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
+@dataclass(frozen=True)
+class _Arguments:
+    """With which a factory is called."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def _called(name: str) -> tuple[str, _Arguments]:
+    """`package.module:factory(8, norm="batch")` as its name and arguments, which are literals: nothing is executed."""
+    plain, bracket, _ = name.partition("(")
+    if not bracket:
+        return name, _Arguments()
     try:
-        made: Any = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        call = ast.parse(f"factory({name.partition('(')[2]}", mode="eval").body
+        if not isinstance(call, ast.Call) or any(word.arg is None for word in call.keywords):
+            raise ValueError("that is no call")
+        given = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg is not None}
+        return plain, _Arguments(tuple(ast.literal_eval(value) for value in call.args), given)
+    except (SyntaxError, ValueError) as error:
         raise SpecError(
-            f"--model: expected `package.module:factory` without arguments, got {name!r}: {error}"
+            f"--model: expected numbers, strings, lists and the like between brackets, got {name!r}: {error}"
         ) from error
-    finally:
-        sys.path.remove(os.getcwd())
+
+
+def _task(name: str, shape: str | None, secrets: dict[str, Secret]) -> Task:
+    plain, arguments = _called(name)
+    factory = imported(plain, "--model", "factory")
+    try:
+        inspect.signature(factory).bind(*arguments.args, **arguments.kwargs)
+    except TypeError as error:
+        raise SpecError(
+            f"--model: expected a factory that takes what it is given, got {name!r}: {error}; write the arguments "
+            f"behind it, as in --model '{plain}(8, norm=\"batch\")', or name a function without any"
+        ) from error
+    try:
+        made: Any = factory(*arguments.args, **arguments.kwargs)
+    except ModuleError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raised = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({Path(raised.filename).name}, line {raised.lineno})"
+        raise SpecError(
+            f"--model: expected {plain} to return a seepage.Task or an nn.Module, it raised {what}"
+        ) from error
     if isinstance(made, Task):
         return made
     if not isinstance(made, nn.Module):
@@ -287,17 +328,8 @@ def _threat(name: str | None, told: Recipe | None, used: Recipe | None) -> Threa
     return THREATS[name]
 
 
-def _device(name: str) -> torch.device:
-    if name not in ("auto", "cpu", "cuda"):
-        raise SpecError(f"--device: expected auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise SpecError("--device: expected a CUDA device, got none that torch can see; use --device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
 def _run(target: Target, suite: list[Any], out: Path, device: torch.device, seed: int) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=say, transient=True) as progress:
+    with bar() as progress:
         whole = progress.add_task("Attacks", total=len(suite))
         inner = progress.add_task("", total=None, visible=False)
 
@@ -370,6 +402,8 @@ def _line(check: Check) -> str:
 def _in_short(examination: Examination) -> str:
     """The sentence for somebody who reads nothing else."""
     problems = [check.name for check in examination.checks if check.status == "problem"]
+    if examination.nature is None:
+        return "the capture cannot be attacked as it is; see the remedy of each problem."
     if problems:
         what = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} ({', '.join(problems)})"
         return f"{what} would mislead every attack: correct the capture or the recipe first."
@@ -391,15 +425,3 @@ def _plain(examination: Examination) -> dict[str, Any]:
         "checks": [asdict(check) for check in examination.checks],
         "reasons": [asdict(reason) for reason in examination.reasons],
     }
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    try:
-        yield
-    except (SpecError, CaptureError, ModuleError) as error:
-        say.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        say.print("Stopped. Finished attacks are kept; run the same command again to go on.")
-        raise typer.Exit(130) from None

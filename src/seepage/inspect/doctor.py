@@ -12,11 +12,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from seepage.audit.diagnosis import mismatch
-from seepage.capture import Capture, Exchange, Secret, examine
+from seepage.audit.diagnosis import mismatches
+from seepage.capture import Capture, Exchange, Problem, Secret, examine
 from seepage.frameworks.arrange import arrange
 from seepage.inspect.nature import Nature, infer, length_of
 from seepage.local import local_update
+from seepage.pieces.embedded_texts import moved_rows, noise_of_rows
 from seepage.recipe import Recipe
 from seepage.spec import Examples
 from seepage.task import Task
@@ -144,9 +145,23 @@ def _misfits(capture: Capture, task: Task) -> list[Check]:
     if not problems:
         whole = f"{len(task.params)} parameters and {len(task.buffers)} buffers of the module"
         return [Check("names and shapes", "fine", whole, "all of them")]
-    return [
-        Check(f"{problem.where}: {problem.key}", "problem", *_halves(problem.what), problem.fix) for problem in problems
-    ]
+    return [_together(alike) for alike in _alike(problems)]
+
+
+def _alike(problems: Sequence[Problem]) -> list[list[Problem]]:
+    """Problems of one kind in one part of the message: another module differs in every tensor, for one reason."""
+    kinds: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault((problem.where, problem.fix), []).append(problem)
+    return list(kinds.values())
+
+
+def _together(alike: Sequence[Problem]) -> Check:
+    first = alike[0]
+    part = first.where.split(", ")[-1]  # of the message: the examination names client and round
+    expected, got = _halves(first.what)
+    others = f"; likewise for {_few([problem.key for problem in alike[1:]])}" if len(alike) > 1 else ""
+    return Check(f"{part}: {first.key}", "problem", expected, got + others, first.fix)
 
 
 def _halves(what: str) -> tuple[str, str]:
@@ -168,10 +183,10 @@ def _checks(exchange: Exchange, nature: Nature, task: Task, recipe: Recipe | Non
     faint = nature.ulps < FAINT
     yield Check(
         "size of the update",
-        "problem" if faint else "fine",
+        "fine" if not faint else "note" if nature.half else "problem",
         f"entries of at least {FAINT} units of the last bit of the weights",
         "not rounded to weights" if math.isinf(nature.ulps) else f"{nature.ulps:,.0f} units at the median",
-        "capture the update itself rather than weights, or train in float64" if faint else "",
+        _remedy_of_rounding(nature) if faint else "",
     )
     if nature.examples is None:
         yield Check("number of examples", "note", "that the reply says it", "nothing", "give --examples N")
@@ -187,12 +202,15 @@ def _checks(exchange: Exchange, nature: Nature, task: Task, recipe: Recipe | Non
         beside = f", {nature.fewest_examples} or more by the rank of the first layer" if nature.counted_rank else ""
         yield Check("number of examples", "fine", "that the reply says it", f"{nature.examples}{beside}")
     if nature.frozen:
+        cancelled = all(_cancelled(name, nature) for name in nature.frozen)
         yield Check(
             "frozen parameters",
             "note",
             "every parameter of the module to have moved",
             f"{len(nature.frozen)} of {len(task.params)} did not: {_few(nature.frozen)}",
-            "set requires_grad = False on them in the factory, so that attacks do not expect a gradient",
+            "nothing to do: a normalisation behind a layer takes its bias away"
+            if cancelled
+            else "set requires_grad = False on them in the factory, so that attacks do not expect a gradient",
         )
     if recipe is None:
         fix = "give --recipe FILE with a [recipe] table; without it the answer is taken for one gradient up to scale"
@@ -222,6 +240,20 @@ def _checks(exchange: Exchange, nature: Nature, task: Task, recipe: Recipe | Non
         yield Check("what is sent", "problem", f"{recipe.sends} by the recipe", exchange.kind, fix)
 
 
+def _remedy_of_rounding(nature: Nature) -> str:
+    if nature.half:
+        return (
+            f"nothing to correct: clients send weights in {nature.half}, and this is what is left of the update in them"
+        )
+    return "capture the update itself rather than weights, or train in float64"
+
+
+def _cancelled(name: str, nature: Nature) -> bool:
+    """Whether it is the bias of a layer whose weight moved."""
+    layer, _, kind = name.rpartition(".")
+    return kind == "bias" and f"{layer}.weight" not in nature.frozen
+
+
 def _layers(task: Task) -> Iterator[Check]:
     alike: dict[tuple[str, str, str], int] = {}
     for concern in task.concerns:
@@ -239,7 +271,7 @@ def _truth(exchange: Exchange, task: Task, recipe: Recipe | None, secret: Secret
         what, got = f"inputs of shape {task.spec.shape}", f"{tuple(held.x.shape[1:])}"
         return [Check("sealed examples", "problem", what, got, "seal what the module eats, or correct the shape")]
     like = next(iter(exchange.before.values()))
-    distance = mismatch(exchange, held.to(like.device, like.dtype), Setting(task, assumed(recipe)))
+    (distance,) = mismatches([exchange], [held.to(like.device, like.dtype)], Setting(task, assumed(recipe)))
     if distance <= EXPLAINED:
         found = f"{distance:.2g}"
         explained = Check("sealed examples", "fine", f"a mismatch of at most {EXPLAINED:g} to the update", found)
@@ -386,6 +418,12 @@ def _embedding(exchange: Exchange, layer: nn.Embedding, task: Task) -> Iterator[
     got = f"{moved} of {layer.num_embeddings} rows moved"
     if moved < layer.num_embeddings - 1:  # id 0, which fills up, may have no row to move
         yield Reason("embedding", "more", got, "a row moves only if its token occurs: they name the client's words")
+        return
+    noise = noise_of_rows(update[1:])
+    clear = 0 if noise is None else int(moved_rows(update[1:], noise).sum())
+    if clear:
+        why = "noise or weight decay moves every row alike, and those of tokens that occur further: they name the words"
+        yield Reason("embedding", "more", f"{got}, {clear} of them further than the others", why)
     else:
         why = "weight decay, noise or a tied output layer moves every row, which hides which tokens occur"
         yield Reason("embedding", "less", got, why)

@@ -141,7 +141,7 @@ def infer(
         zeros,
         max(few) if quantised else None,
         signed,
-        None if quantised or signed else _half(sent),
+        _half(sent),
         noise,
         noisy,
         _clipped(length, lengths),

@@ -9,6 +9,7 @@ from enum import StrEnum
 from torch import nn
 
 from seepage.attacks import (
+    LAMP,
     SME,
     Analytic,
     Attack,
@@ -44,6 +45,11 @@ class Effort(StrEnum):
     def steps(self) -> int:
         """Iterations of each search."""
         return {Effort.QUICK: 300, Effort.STANDARD: 2000, Effort.THOROUGH: 4800}[self]
+
+    @property
+    def sweeps(self) -> int:
+        """How often every token of a text is exchanged."""
+        return {Effort.QUICK: 4, Effort.STANDARD: 8, Effort.THOROUGH: 16}[self]
 
     @property
     def restarts(self) -> int:
@@ -90,13 +96,15 @@ def choose(
     counts = {nature.examples for nature in natures}
     if None in counts:
         why = "needs the number of examples, which the capture does not say; give --examples"
-        needy = (Dager,) if task.spec.is_text else (Analytic, Spear, InvertingGradients, FedAvg, SME)
+        needy = (Dager, LAMP) if task.spec.is_text else (Analytic, Spear, InvertingGradients, FedAvg, SME)
         return _bag(task), [(attack.name, why) for attack in (CountLabels, *needy)]
     several = any(nature.fewest_steps > 1 for nature in natures)
     if recipe is not None:
         several = several or any(recipe.steps(count) > 1 for count in counts if count)
     chosen, left_out = _labels(task)
-    found, others = _texts(task, several) if task.spec.is_text else _numbers(task, recipe, counts, several, effort)
+    found, others = (
+        _texts(task, several, effort) if task.spec.is_text else _numbers(task, recipe, counts, several, effort)
+    )
     return chosen + found, left_out + others
 
 
@@ -114,8 +122,14 @@ def _bag(task: Task) -> list[Chosen]:
     return [Chosen(TokenBag(), why)] if task.spec.is_text else []
 
 
-def _texts(task: Task, several: bool) -> tuple[list[Chosen], list[tuple[str, str]]]:
-    chosen, why = _bag(task), "tokens are whole numbers, which no gradient reaches"
+def _texts(task: Task, several: bool, effort: Effort) -> tuple[list[Chosen], list[tuple[str, str]]]:
+    """What computes its answer comes last: a search that found less does not take its place."""
+    # Exchanging tokens finds more than moving embeddings does, and costs more.
+    search = LAMP(
+        steps=effort.steps // 3 + 1, turns=effort.sweeps, moves=10 * effort.sweeps, sweeps=effort.sweeps, lr=0.05
+    )
+    chosen = [*_bag(task), Chosen(search, "texts are sought that explain the update, after any number of steps")]
+    why = "tokens are whole numbers, which no gradient reaches"
     left_out = [(attack.name, why) for attack in (Analytic, Spear, InvertingGradients, FedAvg, SME)]
     if several:
         return chosen, [(Dager.name, "it takes one gradient apart, and there were several local steps"), *left_out]
