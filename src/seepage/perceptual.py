@@ -138,14 +138,14 @@ def load_lpips(folder: str | Path) -> LpipsWeights:
         ...     load_lpips("no/such/folder")
         ... except WeightsMissing as error:
         ...     print(str(error).split("; ")[1])
-        name their folder with `--data DIR` or SEEPAGE_DATA, or run `seepage fetch lpips`
+        run `seepage fetch lpips`, or name their folder with `--data DIR` or SEEPAGE_DATA
     """
     folder = Path(folder)
     missing = [name for name in SHA256 if not (folder / name).is_file()]
     if missing:
         raise WeightsMissing(
-            f"expected {' and '.join(SHA256)} in {folder}, missing there: {', '.join(missing)}; "
-            "name their folder with `--data DIR` or SEEPAGE_DATA, or run `seepage fetch lpips`"
+            f"expected the weights of LPIPS in {folder}, got no {' and no '.join(missing)}; "
+            "run `seepage fetch lpips`, or name their folder with `--data DIR` or SEEPAGE_DATA"
         )
     alexnet, linear = _checked(folder / ALEXNET_FILE), _checked(folder / LINEAR_FILE)
     return LpipsWeights(

@@ -32,6 +32,7 @@ from seepage.attacks import (
     InvertingGradients,
     NoPrior,
     SharedVariables,
+    TabLeak,
     UnknownCount,
     UnknownSchedule,
 )
@@ -44,6 +45,7 @@ SIMULATION: dict[str, Any] = {
 }  # fmt: skip
 CASES = [
     AttackCase(InvertingGradients(tv=1e-4, lr=0.05, steps=150, starts=2), short=InvertingGradients(steps=6, starts=2)),
+    AttackCase(TabLeak(steps=150, starts=2), short=TabLeak(steps=6, starts=3)),
     AttackCase(DLG(optimiser=SEARCH, steps=120, starts=4), short=DLG(steps=6, starts=2), local=SMALL_STEPS),
     AttackCase(IDLG(optimiser=SEARCH, steps=60), short=IDLG(steps=6, starts=2), local=SMALL_STEPS),
     AttackCase(DLM(optimiser=SEARCH, steps=120, starts=4), short=DLM(steps=6, starts=2), local=SMALL_STEPS),

@@ -146,10 +146,17 @@ def test_other_networks_give_away_a_bag_and_no_order(name: str) -> None:
     assert bag.nonzero().flatten().tolist() == sorted(set(secret.x.flatten().tolist()) - {0})
 
 
-def test_noise_hides_the_bag_and_a_frozen_embedding_has_none() -> None:
-    task = task_of("text-bag")
-    with pytest.raises(NotApplicable, match="zero for tokens that do not occur"):
-        TokenBag()(view_of(task, {"ada": texts(2)}, GRADIENT, defence=GaussianNoise(1e-6)), RNG)
+def test_only_noise_as_large_as_the_gradient_hides_the_bag() -> None:
+    """Rows of tokens that do not occur are moved by noise alone, all about as far: others stand out."""
+    task, secret = task_of("text-bag"), texts(2)
+    for std in (1e-6, 1e-4):
+        bag = TokenBag()(view_of(task, {"ada": secret}, GRADIENT, defence=GaussianNoise(std)), RNG).tokens[0]
+        assert bag.nonzero().flatten().tolist() == sorted(set(secret.x.flatten().tolist()) - {0})
+    with pytest.raises(NotApplicable, match="stand out, got none that does"):
+        TokenBag()(view_of(task, {"ada": secret}, GRADIENT, defence=GaussianNoise(1.0)), RNG)
+
+
+def test_a_frozen_embedding_has_no_bag() -> None:
     module = build("text-bag", SPEC, RNG)
     module.tokens.weight.requires_grad_(False)
     with pytest.raises(NotApplicable, match="a trained embedding"):

@@ -17,10 +17,10 @@ from seepage.attacks import InvertingGradients
 from seepage.audit.diagnosis import (
     Cause,
     Evidence,
-    answer_mismatch,
+    answer_mismatches,
     diagnose,
     gather,
-    mismatch,
+    mismatches,
     read_causes,
     write_causes,
 )
@@ -67,13 +67,13 @@ def causes(
     (only,) = play(task, [examples], recipe, Federation(), Stream.from_seed(0), defence=defence)
     (capture,) = only.captures
     setting = Setting(task, recipe, defence)
-    evidence = gather(capture.exchanges[-1], examples, setting)
+    (evidence,) = gather(capture.exchanges[-1:], [examples], setting)
     told = Secret("0", examples if believed is None else Examples(examples.x, believed))
     threat = THREATS["honest-server" if believed is None else "label-aware-server"]
     finding = attack(observe([(capture, told)], setting, threat), RNG)
     guess = None if finding.inputs is None else finding.inputs[0]
     labels = None if finding.labels is None else finding.labels[0]
-    fit = answer_mismatch(capture.exchanges[-1], finding, 0, setting)
+    (fit,) = answer_mismatches(capture.exchanges[-1:], finding, [0], setting)
     return diagnose(evidence, finding, 0, score(guess, labels, examples, task.spec).scores, fit)
 
 
@@ -137,7 +137,7 @@ def test_a_regression_that_fits_its_targets_has_nothing_left_to_learn() -> None:
         task = Task(nn.Linear(4, 1, bias=False).double(), DataSpec((4,)))
         y = x @ task.params["weight"].T + far
         exchange = next(iter(play(task, [Examples(x, y)], STEP, Federation(), RNG))).captures[0].exchanges[0]
-        assert gather(exchange, Examples(x, y), Setting(task, STEP)).certain is expected
+        assert gather([exchange], [Examples(x, y)], Setting(task, STEP))[0].certain is expected
 
 
 def test_labels_that_are_believed_wrongly_are_named() -> None:
@@ -191,10 +191,10 @@ def test_the_true_data_explain_an_update_as_well_as_they_do_themselves(defence: 
     task, examples = image_task(), pictures(2, 10)
     (only,) = play(task, [examples], STEP, Federation(), RNG, defence=defence)
     exchange, setting = only.captures[0].exchanges[0], Setting(task, STEP, defence)
-    truth = gather(exchange, examples, setting).mismatch
+    truth = gather([exchange], [examples], setting)[0].mismatch
     answer = Finding(examples.x.flip(0)[None], examples.y.flip(0)[None])
-    assert answer_mismatch(exchange, answer, 0, setting) == pytest.approx(truth, abs=1e-9)
-    assert mismatch(exchange, pictures(2, 11), setting) > truth + 0.01
+    assert answer_mismatches([exchange], answer, [0], setting)[0] == pytest.approx(truth, abs=1e-9)
+    assert mismatches([exchange], [pictures(2, 11)], setting)[0] > truth + 0.01
     if not isinstance(defence, GaussianNoise):  # noise is what nobody can simulate
         assert truth == pytest.approx(0.0, abs=1e-9)
 
@@ -220,7 +220,7 @@ def test_an_answer_that_fits_noise_as_well_as_the_truth_does_is_another_that_fit
 def test_an_answer_that_no_client_could_train_on_explains_nothing(finding: Finding) -> None:
     task = image_task()
     (only,) = play(task, [pictures(2, 10)], STEP, Federation(), RNG)
-    assert math.isnan(answer_mismatch(only.captures[0].exchanges[0], finding, 0, Setting(task, STEP)))
+    assert math.isnan(answer_mismatches(only.captures[0].exchanges, finding, [0], Setting(task, STEP))[0])
 
 
 def test_examples_without_a_guess_are_named() -> None:
@@ -315,7 +315,7 @@ def test_steps_that_the_attacker_was_not_told_of_explain_more_than_the_search() 
     for epochs, told, expected in ((3, False, True), (3, True, False), (1, False, False)):
         recipe = Recipe(SGD(0.1), epochs=epochs)
         (only,) = play(task, [examples], recipe, Federation(), Stream.from_seed(0))
-        evidence = gather(only.captures[0].exchanges[-1], examples, Setting(task, recipe), told)
+        (evidence,) = gather(only.captures[0].exchanges[-1:], [examples], Setting(task, recipe), told)
         assert evidence.untold is expected
         finding = Finding(torch.zeros(1, *examples.x.shape), examples.y[None], status=torch.tensor([0]))
         found = diagnose(

@@ -101,3 +101,18 @@ def test_accuracy_is_that_of_the_last_round_and_other_metrics_are_looked_at_when
     both = pd.concat([rows([1.0]), rows([0.5], "ssim")])
     assert [d.metric for d in differences(both, both)] == ["psnr"]
     assert [d.metric for d in differences(both, both, ["ssim"])] == ["ssim"]
+
+
+def test_strengths_of_one_defence_are_lines_of_their_own() -> None:
+    weak, strong = ({"defence": "noise", "defence_settings": f"std={std}"} for std in (0.1, 1.0))
+    folder = pd.concat([rows([30.0] * 6, **weak), rows([10.0] * 6, **strong)])
+    found = differences(folder, rows([20.0] * 6, **strong))
+    assert [(d.defence, d.before, d.verdict) for d in found] == [
+        ("noise (std=0.1)", 30.0, "gone"),
+        ("noise (std=1.0)", 10.0, "beyond chance"),
+    ]
+
+
+def test_another_strength_of_a_defence_is_the_same_line() -> None:
+    one = only(differences(*(rows(NOISE, defence="noise", defence_settings=f"std={std}") for std in (0.1, 1.0))))
+    assert (one.defence, one.settings) == ("noise", "std=0.1 → std=1.0")

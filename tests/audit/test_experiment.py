@@ -333,6 +333,17 @@ WRONG: dict[str, tuple[str, list[object]]] = {
     ),
     "unknown attack": ('attack = ["guess"]', ["attack[0]", sorted(ATTACKS), "'guess'"]),
     "attack without a name": ("attack = [{ steps = 3 }]", ["attack[0]", "`name`", sorted(ATTACKS), "None"]),
+    "misspelt attack": ('attack = ["analytical"]', ["got 'analytical'; did you mean 'analytic'?"]),
+    "misspelt key": ("[client]", ["unknown key 'client'", "; did you mean 'clients'?"]),
+    "own attack without a module": (
+        'attack = ["nowhere:Mine"]',
+        ["attack[0].name", "`package.module:Class`", "nowhere"],
+    ),
+    "own attack without a class": (
+        'attack = ["nowhere:"]',
+        ["attack[0].name", "'nowhere:', which names a module alone"],
+    ),
+    "own attack that is none": ('attack = ["math:pi"]', ["attack[0].name: expected math:pi to be a frozen dataclass"]),
     "unknown defence": ('defence = ["none", "wall"]', ["defence[1]", sorted(DEFENCES), "'wall'"]),
     "unknown defence in a chain": ('defence = [{ chain = ["clip", "wall"] }]', ["defence[0].chain[1]", "'wall'"]),
     "unknown threat model": ('threat = ["god"]', ["threat[0]", sorted(THREATS), "`facts`", "'god'"]),

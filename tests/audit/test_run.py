@@ -443,6 +443,45 @@ def test_ones_own_model_is_found_in_the_current_folder(here: Path) -> None:
     assert sys.path == paths
 
 
+def test_ones_own_attack_and_defence_are_named_as_models_are(here: Path) -> None:
+    (here / "owncode.py").write_text(
+        """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from seepage import Defence, Fact, Finding
+
+
+@dataclass(frozen=True)
+class Bright:
+    name: ClassVar[str] = "bright"
+    needs: ClassVar[frozenset[Fact]] = frozenset()
+    level: float = 0.5
+
+    def __call__(self, view, rng):
+        bias = view.update["linear1.bias"]
+        return Finding(bias.new_full((len(bias), 1, *view.task.spec.shape), self.level))
+
+
+@dataclass(frozen=True)
+class Nothing(Defence):
+    name: ClassVar[str] = "nothing"
+    factor: float = 0.0
+
+    def on_update(self, update, rng):
+        return {name: self.factor * u for name, u in update.items()}
+"""
+    )
+    table = tiny(
+        attack=[{"name": "owncode:Bright", "level": [0.1, 0.2]}], defence=["owncode:Nothing"], model={"name": "mlp"}
+    )
+    rows = perform(table, here / "out").read()
+    assert set(rows["attack"]) == {"bright"}
+    assert set(rows["attack_settings"]) == {"level=0.1", "level=0.2"}
+    assert set(rows["defence"]) == {"nothing"}
+    assert set(rows["outcome"]) == {"answered"}
+
+
 def test_the_first_weights_of_ones_own_model_depend_on_the_seed_alone(here: Path) -> None:
     (here / "seednet.py").write_text(
         "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
@@ -590,10 +629,10 @@ def test_rows_are_read_in_the_order_of_the_trials_and_not_of_finishing(tmp_path:
     assert read_rows(tmp_path)[1]["trial"].unique().tolist() == [t.digest for t in trials]
 
 
-def test_a_forgotten_trial_runs_again(tmp_path: Path) -> None:
+def test_a_trial_whose_rows_were_removed_runs_again(tmp_path: Path) -> None:
     experiment: Experiment = tiny(attack=["grey"])
     table = perform(experiment, tmp_path)
-    table.forget(next(experiment.trials()).digest)
+    (tmp_path / "rows" / f"{next(experiment.trials()).digest}.parquet").unlink()
     assert table.finished() == set()
     perform(experiment, tmp_path)
     assert len(Grey.seen) == 2
@@ -645,6 +684,13 @@ def test_a_metric_without_its_weights_is_said_to_be_left_out(tmp_path: Path) -> 
     heard = Heard()
     run(tiny(), tmp_path / "out", device=torch.device("cpu"), data=tmp_path, listener=heard)
     assert any("LPIPS is left out" in note and "seepage fetch lpips" in note for note in heard.notes)
+
+
+def test_a_metric_of_images_is_not_missed_where_there_are_none(tmp_path: Path) -> None:
+    heard, data = Heard(), {"name": "sentences"}
+    text = tiny(attack=["token-bag"], data=data, model={"name": "text-bag"})
+    run(text, tmp_path / "out", device=torch.device("cpu"), data=tmp_path, listener=heard)
+    assert not any("LPIPS" in note for note in heard.notes)
 
 
 LABELS = {"label_accuracy", "label_count_error", "label_count", "label_accuracy_of_even"}

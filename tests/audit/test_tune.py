@@ -13,7 +13,7 @@ import torch
 from common.audits import perform
 from common.walk import assert_no_path_to
 from seepage.audit import tune as tuning_module
-from seepage.audit.diagnosis import mismatch
+from seepage.audit.diagnosis import mismatches
 from seepage.audit.experiment import read_experiment
 from seepage.audit.perform import answer, ask, stage
 from seepage.audit.scene import played, set_scene
@@ -103,10 +103,8 @@ def test_the_attackers_measure_is_the_auditors_where_both_know_the_recipe(spec: 
     view = ask(scene, group).view
     x, y = torch.rand(2, 1, 1, 28, 28), torch.tensor([[1], [2]])
     ours = explains(view, Finding(x, y))
-    theirs = [
-        mismatch(capture.exchanges[-1], replace(secret.examples, x=x[i], y=y[i]), scene.setting)
-        for i, (capture, secret) in enumerate(pairs)
-    ]
+    believed = [replace(secret.examples, x=x[i], y=y[i]) for i, (_, secret) in enumerate(pairs)]
+    theirs = mismatches([capture.exchanges[-1] for capture, _ in pairs], believed, scene.setting)
     assert ours.tolist() == pytest.approx(theirs)
     assert explains(view, Finding(labels=y)) is None
 
@@ -139,6 +137,27 @@ def test_a_table_that_does_not_fit_is_refused(old: str, new: str, message: str, 
     spec.write_text(SPEC.replace(old, new, 1))
     with pytest.raises(SpecError, match=message):
         read_tuning(spec)
+
+
+def test_ones_own_attack_is_tuned_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tunedcode.py").write_text(
+        "from seepage.attacks import InvertingGradients\n\n\nclass Mine(InvertingGradients):\n    name = 'mine'\n"
+    )
+    path = tmp_path / "own.toml"
+    path.write_text(
+        SPEC.replace('{ name = "inv', '{ name = "tunedcode:Mine" }, { name = "inv').replace('k = "inv', 'k = "mine" # ')
+    )
+    experiment, tuning, knobs, table = read_tuning(path)
+    assert set(knobs) == {"lr", "starts"}
+    tuned = tuned_table(table, experiment, tuning, Tried({"lr": 0.25}, 0.5))
+    assert tuned["attack"] == [{"name": "tunedcode:Mine", "lr": 0.25}]
+
+
+def test_a_list_of_choices_needs_no_table(spec: Path) -> None:
+    written_out = read_tuning(spec)[2]
+    spec.write_text(SPEC.replace("{ choices = [1, 2] }", "[1, 2]"))
+    assert read_tuning(spec)[2] == written_out
 
 
 def test_an_attack_without_inputs_has_no_mismatch(spec: Path, tmp_path: Path) -> None:

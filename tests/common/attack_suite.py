@@ -13,8 +13,10 @@ from common.federation import HONEST, view_of
 from common.nets import CLASSES, IMAGE, Recurrent, flat, image_task, mlp, seeded, whole_numbers
 from common.walk import reachable
 from seepage.attacks import (
+    LAMP,
     LMRA,
     ROGS,
+    TAG,
     Analytic,
     Attack,
     AttributeGradient,
@@ -47,8 +49,8 @@ LARGE_STEPS, SMALL_STEPS = (Recipe(SGD(lr), epochs=3) for lr in (0.1, 0.01))
 
 # Attacks that compute instead of searching, and refuse what cannot be computed: `tests/attacks/test_analytic.py`.
 COMPUTED: frozenset[type[Attack]] = frozenset({Analytic, Patches, Spear})
-# Those that read tokens: `tests/attacks/test_tokens.py`.
-TOKENS: frozenset[type[Attack]] = frozenset({Dager, TokenBag})
+# Those that read tokens: `tests/attacks/test_tokens.py` and `test_text_matching.py`.
+TOKENS: frozenset[type[Attack]] = frozenset({LAMP, TAG, Dager, TokenBag})
 # Those that answer a client's own model and nothing else: `tests/attacks/test_local_model.py`.
 MODELS_ALONE: frozenset[type[Attack]] = frozenset({LocalModel, LMRA, StandIn})
 # Those about one column of known records, or about whose they are: `test_attributes.py` and `test_sources.py`.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from seepage.metrics.perceptual import LpipsWeights, WeightsMissing, load_lpips
+from seepage.perceptual import LpipsWeights, WeightsMissing, load_lpips
 
 
 @pytest.fixture(scope="session")

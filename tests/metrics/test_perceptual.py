@@ -14,15 +14,8 @@ from safetensors.torch import load_file, save_file
 from skimage import data
 from torch import Tensor
 
-from seepage.metrics.perceptual import (
-    ALEXNET_FILE,
-    LINEAR_FILE,
-    LpipsWeights,
-    WeightsBroken,
-    WeightsMissing,
-    load_lpips,
-    lpips,
-)
+from seepage.metrics.perceptual import lpips
+from seepage.perceptual import ALEXNET_FILE, LINEAR_FILE, LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
 
 
 def photo(image: NDArray[np.uint8], top: int, left: int, side: int = 128) -> Tensor:
@@ -138,7 +131,7 @@ def test_missing_weights_say_what_where_and_how(tmp_path: Path) -> None:
 
 def test_one_missing_file_is_named_as_missing(tmp_path: Path, lpips_folder: Path) -> None:
     shutil.copyfile(lpips_folder / LINEAR_FILE, tmp_path / LINEAR_FILE)
-    with pytest.raises(WeightsMissing, match=f"missing there: {ALEXNET_FILE};"):
+    with pytest.raises(WeightsMissing, match=f"got no {ALEXNET_FILE};"):
         load_lpips(tmp_path)
 
 

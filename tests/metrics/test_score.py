@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seepage.metrics import METRICS
-from seepage.metrics.perceptual import LpipsWeights
 from seepage.metrics.pixels import psnr, ssim
 from seepage.metrics.score import Scored, score, score_images, score_tabular
+from seepage.perceptual import LpipsWeights
 from seepage.spec import DataSpec, Examples
 
 SPEC = DataSpec((3, 12, 12), classes=4, low=0.0, high=255.0, mean=(100.0, 120.0, 140.0), std=(50.0, 60.0, 70.0))
 TABLE = DataSpec((5,), classes=3, mean=(1.0, 2.0, 3.0, 4.0, 5.0), std=(1.0, 10.0, 100.0, 1.0, 1.0))
+MIXED = replace(TABLE, categories=((2, 5),))
 
 
 def images(n: int, seed: int = 0) -> Examples:
@@ -57,7 +59,7 @@ def test_everything_that_can_be_measured_is_and_has_a_name() -> None:
         confidence=0.5,
         tagger=lambda pixels: pixels.mean((2, 3)) > 0.5,
     )
-    table = score(rows(3).x, rows(3).y, rows(3), TABLE, public=rows(9, seed=1))
+    table = score(rows(3).x, rows(3).y, rows(3), MIXED, public=rows(9, seed=1), certainty=torch.rand(3, 3))
     of_models = {"relative_error_of_global_model", "relative_error_of_last_answer"}  # see `tests/audit/test_optimum.py`
     of_messages = {"wire_bytes", "epsilon"}  # see `tests/audit/test_run.py`
     of_text = {name for name in METRICS if name.startswith(("token_", "rouge"))}  # see `tests/metrics/test_text.py`

@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
 
+from common.trainings import ends_as_an_undisturbed_one
 from seepage.cli import app
 from seepage.pieces.autoencoder import load_autoencoder
 from seepage.streams import Stream
@@ -21,26 +22,9 @@ RNG = Stream.from_seed(0)
 PICTURES = gather_pictures("dead-leaves", 32, 64, RNG, CPU, None)
 
 
-class Stopped(Exception):
-    pass
-
-
 def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     how = AutoencoderTraining("S", steps=4, batch=2)
-
-    def stop(step: int, steps: int, losses: dict[str, float]) -> None:
-        if step == 3:
-            raise Stopped
-
-    whole = train(autoencoder_lesson(how, PICTURES), tmp_path / "whole.safetensors", source="test")
-    again = tmp_path / "again.safetensors"
-    with pytest.raises(Stopped):
-        train(
-            autoencoder_lesson(how, PICTURES), again, source="test", checkpoint_every=2, report_every=1, listener=stop
-        )
-    resumed = train(autoencoder_lesson(how, PICTURES), again, source="test")
-    for (name, one), other in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
-        assert one.equal(other), name  # running means and variances of codes among them
+    ends_as_an_undisturbed_one(lambda: autoencoder_lesson(how, PICTURES), tmp_path)
 
 
 def test_it_learns_and_its_codes_can_be_searched_as_pixels_are(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from common.trainings import Stopped, ends_as_an_undisturbed_one
 from seepage.cli import app
 from seepage.enhance import Degradation, load_enhancer
-from seepage.metrics.perceptual import LpipsWeights
+from seepage.perceptual import LpipsWeights
 from seepage.streams import Stream
 from seepage.train.enhancer import EnhancerTraining, enhancer_lesson
 from seepage.train.loop import CheckpointBroken, train
@@ -39,35 +40,9 @@ def train_enhancer(
     return train(enhancer_lesson(how, pictures, lpips), out, **pace)
 
 
-class Stopped(Exception):
-    pass
-
-
 @pytest.mark.parametrize("how", [SMALL, replace(SMALL, adversarial=0.1)], ids=["l1", "adversarial"])
 def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(how: EnhancerTraining, tmp_path: Path) -> None:
-    whole = train_enhancer(how, PICTURES, tmp_path / "whole.safetensors", source="test")
-
-    def stop(step: int, steps: int, losses: dict[str, float]) -> None:
-        if step == 3:
-            raise Stopped
-
-    again = tmp_path / "again.safetensors"
-    with pytest.raises(Stopped):
-        train_enhancer(how, PICTURES, again, source="test", checkpoint_every=2, report_every=1, listener=stop)
-    assert not again.exists()
-    steps: list[int] = []
-    resumed = train_enhancer(
-        how,
-        PICTURES,
-        again,
-        source="test",
-        report_every=1,
-        listener=lambda step, *_: steps.append(step),
-    )
-    assert steps[0] == 3  # two were done
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert one.equal(other)
-    assert not list(tmp_path.glob("*.checkpoint"))
+    ends_as_an_undisturbed_one(lambda: enhancer_lesson(how, PICTURES), tmp_path)
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
@@ -135,7 +110,7 @@ def test_the_command_trains_on_a_folder_and_says_how_in_the_file(tmp_path: Path)
         (["--images", "nowhere"], "expected 'dead-leaves', a folder"),
         (["--images", "adult", "--data", "nowhere"], "adult"),
         (["--size", "20"], "multiple of 8"),
-        (["--device", "tpu"], "expected auto, cpu or cuda"),
+        (["--device", "tpu"], "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
         (["--least-noise", "1", "--most-noise", "0"], "least_noise"),
     ],
 )

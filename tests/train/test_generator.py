@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from common.trainings import ends_as_an_undisturbed_one
 from seepage.cli import app
 from seepage.generate import load_generator
 from seepage.train.generator import GeneratorTraining, generator_lesson, held_out
@@ -44,32 +45,9 @@ def test_it_learns_what_classes_look_like(tmp_path: Path) -> None:
     assert {"l1", "divergence"} <= set(held)
 
 
-class Stopped(Exception):
-    pass
-
-
 def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    pictures, labels = coloured(20)
     how = GeneratorTraining(steps=4, batch=2, adversarial=0.1)
-
-    def stop(step: int, steps: int, losses: dict[str, float]) -> None:
-        if step == 3:
-            raise Stopped
-
-    whole = train(generator_lesson(how, pictures, labels, 2), tmp_path / "whole.safetensors", source="test")
-    again = tmp_path / "again.safetensors"
-    with pytest.raises(Stopped):
-        train(
-            generator_lesson(how, pictures, labels, 2),
-            again,
-            source="test",
-            checkpoint_every=2,
-            report_every=1,
-            listener=stop,
-        )
-    resumed = train(generator_lesson(how, pictures, labels, 2), again, source="test")
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert one.equal(other)
+    ends_as_an_undisturbed_one(lambda: generator_lesson(how, *coloured(20), 2), tmp_path)
 
 
 def test_no_class_is_held_out_whole() -> None:

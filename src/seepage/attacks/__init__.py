@@ -12,6 +12,7 @@ from seepage.attacks.fedavg import FedAvg
 from seepage.attacks.fedavg_baselines import FedSGD, FedSGDEpoch, NoPrior, SharedVariables
 from seepage.attacks.fedavg_unknown import UnknownCount, UnknownSchedule
 from seepage.attacks.inverting_gradients import InvertingGradients
+from seepage.attacks.lamp import LAMP
 from seepage.attacks.lmra import LMRA, StandIn
 from seepage.attacks.local_model import LocalModel
 from seepage.attacks.model_inversion import ModelInversion
@@ -22,6 +23,8 @@ from seepage.attacks.sme import SME
 from seepage.attacks.source_inference import SourceInference
 from seepage.attacks.source_inversion import SourceInversion
 from seepage.attacks.spear import Spear
+from seepage.attacks.tableak import TabLeak
+from seepage.attacks.tag import TAG
 from seepage.attacks.tokens import Dager, TokenBag
 
 __all__ = [
@@ -29,10 +32,12 @@ __all__ = [
     "DLG",
     "DLM",
     "IDLG",
+    "LAMP",
     "LMRA",
     "ROG",
     "ROGS",
     "SME",
+    "TAG",
     "Analytic",
     "Attack",
     "AttributeGradient",
@@ -54,6 +59,7 @@ __all__ = [
     "SourceInversion",
     "Spear",
     "StandIn",
+    "TabLeak",
     "TokenBag",
     "UnknownCount",
     "UnknownSchedule",
@@ -63,6 +69,7 @@ ATTACKS: dict[str, type[Attack]] = {
     kind.name: kind
     for kind in (
         InvertingGradients,
+        TabLeak,
         DLG,
         IDLG,
         DLM,
@@ -73,6 +80,8 @@ ATTACKS: dict[str, type[Attack]] = {
         Spear,
         Dager,
         TokenBag,
+        TAG,
+        LAMP,
         SME,
         ROG,
         ROGS,

@@ -11,8 +11,8 @@ from seepage.threat import Fact, NotKnown, View
 
 __all__ = ["READ_TOKENS", "Attack", "check_needs"]
 
-READ_TOKENS = frozenset({"count-labels", "dager", "source-inference", "token-bag"})
-"""Attacks that do without a derivative of the input, which token ids do not have."""
+READ_TOKENS = frozenset({"count-labels", "dager", "lamp", "source-inference", "tag", "token-bag"})
+"""Attacks that do without a derivative of the input, which token ids do not have, or take that of their embeddings."""
 
 
 class Attack(Protocol):

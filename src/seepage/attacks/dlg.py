@@ -12,14 +12,15 @@ https://arxiv.org/abs/2206.04887), eq. (9): the same with a factor k.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
 from seepage.attacks.base import check_needs
-from seepage.engine.minimise import best_start, minimise
+from seepage.engine.lanes import Tree
+from seepage.engine.minimise import Solution, best_start, minimise
 from seepage.engine.optimisers import adam, lbfgs
 from seepage.finding import Finding
 from seepage.pieces.distances import squared
@@ -31,7 +32,7 @@ from seepage.streams import Stream
 from seepage.task import Params
 from seepage.threat import Fact, View
 
-__all__ = ["DLG", "IDLG"]
+__all__ = ["DLG", "IDLG", "search"]
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,7 @@ class DLG:
         }
         if self.learn_k:
             start["k"] = constant_start(view, self.starts, self.k)
-        found = minimise(
-            objective,
-            start,
-            (view.params, view.buffers, mean_gradient(view)),
-            optimiser=self.optimiser,
-            steps=self.steps,
-            chunk=self.chunk,
-            batched=view.task.batched,
-        )
+        found = search(self, view, objective, start, (view.params, view.buffers, mean_gradient(view)))
         best = best_start(found)
         labels = pulled_targets(view, best.x["x"], best.x["y"])
         return Finding(best.x["x"], labels, best.value, best.status, best.first_value)
@@ -137,14 +130,33 @@ class IDLG:
         def objective(x: Tensor, y: Tensor, params: Params, buffers: Params, seen: Params) -> Tensor:
             return squared(gradient(x, y, params, buffers), seen)
 
-        found = minimise(
-            objective,
-            normal_start(view, self.starts, rng / "start"),
-            (labels, view.params, view.buffers, mean_gradient(view)),
-            optimiser=self.optimiser,
-            steps=self.steps,
-            chunk=self.chunk,
-            batched=view.task.batched,
-        )
+        start = normal_start(view, self.starts, rng / "start")
+        found = search(self, view, objective, start, (labels, view.params, view.buffers, mean_gradient(view)))
         best = best_start(found)
         return Finding(best.x, labels, best.value, best.status, best.first_value)
+
+
+class _Search(Protocol):
+    """The knobs of a search that all attacks of this family have."""
+
+    @property
+    def optimiser(self) -> lbfgs | adam: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def chunk(self) -> int | None: ...
+
+
+def search(
+    attack: _Search, view: View, objective: Callable[..., Tensor], start: Tree, given: tuple[Tree, ...]
+) -> Solution:
+    """`minimise` as an attack's knobs say, for all clients of a view."""
+    return minimise(
+        objective,
+        start,
+        given,
+        optimiser=attack.optimiser,
+        steps=attack.steps,
+        chunk=attack.chunk,
+        batched=view.task.batched,
+    )

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.base import check_needs
-from seepage.engine.minimise import best_start, minimise
+from seepage.attacks.dlg import search
+from seepage.engine.minimise import best_start
 from seepage.engine.optimisers import adam, lbfgs
 from seepage.finding import Finding
 from seepage.pieces.distances import normalised, squared
@@ -102,15 +103,7 @@ class DLM:
             "y": normal_targets(view, self.starts, rng / "targets"),
             "factor": constant_start(view, self.starts, self.gamma if self.factor == "update" else 0.0),
         }
-        found = minimise(
-            objective,
-            start,
-            (view.params, view.buffers, view.update),
-            optimiser=self.optimiser,
-            steps=self.steps,
-            chunk=self.chunk,
-            batched=view.task.batched,
-        )
+        found = search(self, view, objective, start, (view.params, view.buffers, view.update))
         # In units of the update: else γ = 0 would win among the restarts.
         square = found.x["factor"] ** 2 if self.factor == "update" else self.gamma**2
         best = best_start(replace(found, value=found.value / square, first_value=found.first_value / self.gamma**2))
@@ -190,15 +183,7 @@ class DLMPlus:
             return distance + self.tv * total_variation(x) if self.tv and spec.is_image else distance  # eq. (13)
 
         direction = torch.vmap(lambda update: normalised(update, self.norm))(view.update)
-        found = minimise(
-            objective,
-            start,
-            (known, view.params, view.buffers, direction),
-            optimiser=self.optimiser,
-            steps=self.steps,
-            chunk=self.chunk,
-            batched=view.task.batched,
-        )
+        found = search(self, view, objective, start, (known, view.params, view.buffers, direction))
         best = best_start(found)
         labels = pulled_targets(view, best.x["x"], best.x["y"]) if self.joint else known["y"]
         return Finding(best.x["x"], labels, best.value, best.status, best.first_value)

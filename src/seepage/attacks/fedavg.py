@@ -124,13 +124,13 @@ class FedAvg:
         single pixel as 1 / (E·N), so that their balance depends on E and N through the size of the update alone; with
         `"cosine"`, which is not divided, `scaled` is there to restore it.
 
-        `ours_…` differ from the code in a longer run whose step size falls to zero, in the prior, which is taken label
-        by label (where a label occurs once, its dummies must agree across epochs), and in matching within labels and
-        answering the median. They also count later layers for more, smooth less, and deal labels anew for each epoch,
-        so that the median is over different mistakes; in a development run on other images of 8 writers (400 iterations)
-        each of the three by itself brought 80.5 % of images recovered to 81.2 to 83.8 %. `ours_cifar` takes steps three
-        times as long: on 5 clients of 50 test images of CIFAR-100 (300 iterations) 72.4 % became 82.4 % by these alone
-        and 88.4 % with all four.
+        `ours_…` differ from the code in a step size that falls to zero, in the prior, which is taken label by label
+        (where a label occurs once, its dummies must agree across epochs), and in matching within labels and answering
+        the median. They also count later layers for more, smooth less, and deal labels anew for each epoch, so that the
+        median is over different mistakes; in a development run on other images of 8 writers (400 iterations) each of
+        the three by itself brought 80.5 % of images recovered to 81.2 to 83.8 %. `ours_femnist` runs twice as long.
+        `ours_cifar` takes steps three times as long: on 5 clients of 50 test images of CIFAR-100 (300 iterations)
+        72.4 % became 82.4 % by these alone and 88.4 % with all four.
 
         Labels keep their batches during the search, because there is little to gain by moving them: told the labels of
         every batch, `ours_femnist` did no better in development runs on FEMNIST (15 images of each writer, one seed:

@@ -8,7 +8,7 @@ puts that beside what the attack answered.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -19,14 +19,14 @@ from seepage.capture import Exchange
 from seepage.defences.base import NoDefence
 from seepage.engine.minimise import Status
 from seepage.finding import Finding
-from seepage.local import local_update
+from seepage.local import local_update, trains_together, updates_together
 from seepage.metrics.score import Score
 from seepage.recipe import Recipe
 from seepage.spec import Examples
 from seepage.task import Params, Task
 from seepage.threat import Setting
 
-__all__ = ["Cause", "Evidence", "answer_mismatch", "diagnose", "gather", "mismatch", "read_causes", "write_causes"]
+__all__ = ["Cause", "Evidence", "answer_mismatches", "diagnose", "gather", "mismatches", "read_causes", "write_causes"]
 
 
 class Cause(StrEnum):
@@ -139,11 +139,13 @@ class Evidence:
     untold: bool = False
 
 
-def gather(exchange: Exchange, examples: Examples, setting: Setting, told: bool = True) -> Evidence:
-    """Look at an update and at the examples behind it.
+def gather(
+    exchanges: Sequence[Exchange], examples: Sequence[Examples], setting: Setting, told: bool = True
+) -> list[Evidence]:
+    """Look at updates and at the examples behind each.
 
     Args:
-        exchange: the last one that was attacked.
+        exchanges: the last of each client that was attacked.
         examples: the client's.
         setting: the federation.
         told: whether the attacker knows the recipe.
@@ -153,20 +155,24 @@ def gather(exchange: Exchange, examples: Examples, setting: Setting, told: bool 
         >>> task = Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), DataSpec((1, 2, 2), classes=3))
         >>> nothing = {name: torch.zeros_like(p) for name, p in task.params.items()}
         >>> exchange = Exchange(0, task.params, nothing, "update", {})
-        >>> gather(exchange, Examples(torch.ones(1, 1, 2, 2), torch.tensor([0])), Setting(task, Recipe()))
-        Evidence(examples=1, empty=True, certain=False, batch_norm=False, changed=0.0, mismatch=nan, untold=False)
+        >>> gather([exchange], [Examples(torch.ones(1, 1, 2, 2), torch.tensor([0]))], Setting(task, Recipe()))
+        [Evidence(examples=1, empty=True, certain=False, batch_norm=False, changed=0.0, mismatch=nan, untold=False)]
     """
     task, recipe = setting.task, setting.recipe
     normalised = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in task.module.modules())
-    return Evidence(
-        len(examples),
-        _empty(exchange),
-        _certain(task, exchange, examples[:MOST_EXAMPLES], recipe),
-        recipe.train and normalised,
-        _changed(exchange, examples, setting),
-        mismatch(exchange, examples, setting),
-        not told and recipe.steps(len(examples)) > 1,
-    )
+    distances = mismatches(exchanges, examples, setting)
+    return [
+        Evidence(
+            len(own),
+            _empty(exchange),
+            _certain(task, exchange, own[:MOST_EXAMPLES], recipe),
+            recipe.train and normalised,
+            _changed(exchange, own, setting),
+            distance,
+            not told and recipe.steps(len(own)) > 1,
+        )
+        for exchange, own, distance in zip(exchanges, examples, distances, strict=True)
+    ]
 
 
 def _empty(exchange: Exchange) -> bool:
@@ -191,18 +197,18 @@ def _changed(exchange: Exchange, examples: Examples, setting: Setting) -> float:
     """How far the update is from the one that the same examples give without a defence."""
     if isinstance(setting.defence, NoDefence):
         return 0.0
-    plain = _simulated(exchange, examples, replace(setting, defence=NoDefence()))
+    (plain,) = _simulated([exchange], [examples], replace(setting, defence=NoDefence()))
     size = float(plain.norm())
     difference = float((_flat(exchange.update) - plain).norm())
     return difference / size if size else math.inf if difference else 0.0
 
 
-def mismatch(exchange: Exchange, examples: Examples, setting: Setting) -> float:
-    """Distance between the directions of an update and of the one that some examples would give.
+def mismatches(exchanges: Sequence[Exchange], examples: Sequence[Examples], setting: Setting) -> list[float]:
+    """Distance between the directions of each update and of the one that some examples would give.
 
     Args:
-        exchange: with the update.
-        examples: the client's, or those that an attack believes in.
+        exchanges: with the updates.
+        examples: the clients', or those that an attack believes in.
         setting: the federation.
 
     Returns:
@@ -211,31 +217,54 @@ def mismatch(exchange: Exchange, examples: Examples, setting: Setting) -> float:
     Note:
         The client's noise is left out, and batches are taken in stored order.
     """
-    one, other = _flat(exchange.update), _simulated(exchange, examples, setting)
-    return float((one / one.norm() - other / other.norm()).norm())
+    sent, simulated = [_flat(exchange.update) for exchange in exchanges], _simulated(exchanges, examples, setting)
+    pairs = zip(sent, simulated, strict=True)
+    return [float((one / one.norm() - other / other.norm()).norm()) for one, other in pairs]
 
 
-def answer_mismatch(exchange: Exchange, finding: Finding, client: int, setting: Setting) -> float:
-    """The `mismatch` of what an attack answered; NaN unless it named inputs and labels for a client to train on."""
+def answer_mismatches(
+    exchanges: Sequence[Exchange], finding: Finding, clients: Sequence[int], setting: Setting
+) -> list[float]:
+    """The `mismatches` of what an attack answered; NaN unless it named inputs and labels for a client to train on.
+
+    Args:
+        exchanges: with the updates.
+        finding: what was answered.
+        clients: the place of each in it.
+        setting: the federation.
+    """
+    believed = [_believed(e, finding, client, setting) for e, client in zip(exchanges, clients, strict=True)]
+    some = [(exchange, own) for exchange, own in zip(exchanges, believed, strict=True) if own is not None]
+    found = iter(mismatches([exchange for exchange, _ in some], [own for _, own in some], setting))
+    return [math.nan if own is None else next(found) for own in believed]
+
+
+def _believed(exchange: Exchange, finding: Finding, client: int, setting: Setting) -> Examples | None:
     if finding.inputs is None or finding.labels is None:
-        return math.nan
+        return None
     x, y, classes = finding.inputs[client], finding.labels[client], setting.task.spec.classes
     if len(x) != len(y) or not x.isfinite().all() or not y.isfinite().all():
-        return math.nan
+        return None
     if classes is not None and not 0 <= int(y.min()) <= int(y.max()) < classes:
-        return math.nan
+        return None
     like = next(iter(exchange.before.values()))
-    return mismatch(exchange, Examples(x, y).to(like.device, like.dtype), setting)
+    return Examples(x, y).to(like.device, like.dtype)
 
 
-def _simulated(exchange: Exchange, examples: Examples, setting: Setting) -> Tensor:
-    recipe, buffers = setting.recipe, {**setting.task.buffers, **exchange.buffers_before}
+def _simulated(exchanges: Sequence[Exchange], examples: Sequence[Examples], setting: Setting) -> list[Tensor]:
+    """The update that each client would send: on a GPU those of all clients at once, where nothing forbids it."""
+    task, recipe, defence = setting.task, setting.recipe, setting.defence.expected
+    starts = [(exchange.before, {**task.buffers, **exchange.buffers_before}) for exchange in exchanges]
+    schedules = [recipe.schedule(own.x, own.y) for own in examples]
+    on_gpu = any(p.is_cuda for params, _ in starts for p in params.values())
+    if on_gpu and isinstance(defence, NoDefence) and trains_together(task):
+        return [_flat(update) for update, _ in updates_together(task, starts, schedules, recipe)]
     with torch.no_grad():
-        schedule = recipe.schedule(examples.x, examples.y)
-        update = local_update(
-            setting.task, exchange.before, schedule, recipe, setting.defence.expected, buffers=buffers
-        )
-    return _flat(update)
+        updates = [
+            local_update(task, params, schedule, recipe, defence, buffers=buffers)
+            for (params, buffers), schedule in zip(starts, schedules, strict=True)
+        ]
+    return [_flat(update) for update in updates]
 
 
 def _flat(params: Params) -> Tensor:
@@ -252,7 +281,7 @@ def diagnose(
         finding: what the attack answered.
         client: place of the client in it.
         scores: what that was measured to be worth.
-        fit: from `answer_mismatch`.
+        fit: from `answer_mismatches`.
 
     Returns:
         `RECOVERED` alone where all of the client's data came back, so that there is nothing to explain.

@@ -2,10 +2,10 @@
 
 The client is the unit: images of one client share a network and an update. Where both folders attacked the same clients
 (the same data and seed), differences are taken client by client, which removes what makes one client easier than
-another. How sure a difference is says a bootstrap over clients (Efron and Tibshirani, 1993, "An Introduction to the
-Bootstrap"); whether it could be chance says a permutation test, which assumes nothing about how values are distributed,
-corrected for the number of differences that are looked at (Holm, 1979, "A Simple Sequentially Rejective Multiple Test
-Procedure", https://www.jstor.org/stable/4615733).
+another. How sure a difference is says the same interval over clients that every table has
+(`seepage.metrics.intervals`); whether it could be chance says a permutation test, which assumes nothing about how
+values are distributed, corrected for the number of differences that are looked at (Holm, 1979, "A Simple Sequentially
+Rejective Multiple Test Procedure", https://www.jstor.org/stable/4615733).
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from seepage.audit.summary import KEYS, MEASURES
-from seepage.metrics.intervals import Interval
+from seepage.metrics.intervals import FEWEST, Interval, gap_interval, mean_interval
 
 __all__ = ["CHANCE", "Difference", "differences"]
 
@@ -29,7 +28,6 @@ CHANCE = 0.05
 """Probability under which a difference is not put down to chance."""
 
 NAMES = ["case", "attack", "defence", "threat"]
-FEWEST = 6  # clients: with five, all of one sign, signs by chance are as one-sided in 2 of 32 cases
 DRAWS = 9999
 
 Values: TypeAlias = NDArray[np.float64]
@@ -48,7 +46,7 @@ class Difference:
         metric: name.
         before: mean in the first folder; NaN where the line is missing there.
         after: mean in the second folder.
-        change: after − before with its interval by bootstrap, and the number of clients (of the smaller side).
+        change: after − before with its interval, and the number of clients (of the smaller side).
         paired: whether both folders attacked the same clients.
         p: probability of such a change by chance alone, corrected for the number of differences; NaN for fewer clients
             than can say anything.
@@ -88,13 +86,26 @@ def differences(before: pd.DataFrame, after: pd.DataFrame, metrics: list[str] | 
         after: rows of the second.
         metrics: to look at; without it, the metric of what each attack answers, the share that came back, and accuracy.
     """
-    sides = [_lines(rows, metrics) for rows in (before, after)]
     paired = _same_clients(before, after)
+    sides = [_lines(rows, metrics) for rows in _told_apart(before, after)]
     found = [
         _difference(key, sides[0].get(key), sides[1].get(key), paired) for key in dict.fromkeys([*sides[0], *sides[1]])
     ]
     corrected = iter(_holm([d.p for d in found if not math.isnan(d.p)]))
     return [d if math.isnan(d.p) else replace(d, p=next(corrected)) for d in found]
+
+
+def _told_apart(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """With settings behind the names of attacks and defences that a folder has under several: each is a line."""
+    for name in ("attack", "defence"):
+        settings = f"{name}_settings"
+        under = [rows.groupby(["case", name])[settings].nunique() for rows in (before, after)]
+        several = {key[-1] for counts in under for key in counts.index[counts > 1]}
+        before, after = (
+            rows.assign(**{name: rows[name].where(~rows[name].isin(several), rows[name] + " (" + rows[settings] + ")")})
+            for rows in (before, after)
+        )
+    return before, after
 
 
 Key: TypeAlias = tuple[str, str, str, str, str]
@@ -121,8 +132,9 @@ def _lines(rows: pd.DataFrame, wanted: list[str] | None) -> dict[Key, _Side]:
             if metric == "accuracy":  # one row for each round, of which the last counts
                 part = part[part["item"] == part["item"].iloc[-1]]
             settings = ", ".join(filter(None, part[[key for key in KEYS if key.endswith("settings")]].iloc[0]))
-            means = part.groupby("client", sort=False)["value"].mean()
-            lines[case, attack, defence, threat, metric] = _Side(means, settings)
+            means = part.groupby("client", sort=False)["value"].mean().dropna()
+            if len(means):
+                lines[case, attack, defence, threat, metric] = _Side(means, settings)
     return lines
 
 
@@ -170,28 +182,26 @@ def _of_pairs(change: Values) -> tuple[Interval, float]:
     n = len(change)
     if not change.any():
         return Interval(0.0, 0.0, 0.0, n), math.nan
-    return _judged((change,), lambda x, axis: x.mean(axis), "samples", n)
+    return mean_interval(change), _chance((change,), lambda x, axis: x.mean(axis), "samples", n)
 
 
 def _of_groups(first: Values, second: Values) -> tuple[Interval, float]:
     """Of other clients in each folder: under chance alone, they could have been dealt out otherwise."""
     n = min(len(first), len(second))
-    return _judged((first, second), lambda x, y, axis: y.mean(axis) - x.mean(axis), "independent", n)
+    p = _chance((first, second), lambda x, y, axis: y.mean(axis) - x.mean(axis), "independent", n)
+    return gap_interval(first, second), p
 
 
-def _judged(
+def _chance(
     data: tuple[Values, ...], gap: Callable[..., Values], kind: Literal["samples", "independent"], n: int
-) -> tuple[Interval, float]:
-    """The gap with its interval, and how probable it is by chance."""
-    mean = float(gap(*data, axis=0))
-    if n < 2:
-        return Interval(mean, math.nan, math.nan, n), math.nan
-    drawn = stats.bootstrap(data, gap, n_resamples=DRAWS, vectorized=True, method="percentile", random_state=0)
-    low, high = drawn.confidence_interval
+) -> float:
+    """How probable such a gap is by chance; the signs of five clients are the same in 2 of 32 cases, too often."""
     if n < FEWEST:
-        return Interval(mean, low, high, n), math.nan
+        return math.nan
+    from scipy import stats  # here, as no other command should wait for it
+
     test = stats.permutation_test(data, gap, permutation_type=kind, n_resamples=DRAWS, vectorized=True, random_state=0)
-    return Interval(mean, float(low), float(high), n), float(test.pvalue)
+    return float(test.pvalue)
 
 
 def _holm(chances: list[float]) -> list[float]:

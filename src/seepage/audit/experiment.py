@@ -7,13 +7,14 @@ The file has the tables `data`, `clients`, `model`, `recipe`, `federation` and `
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
 from seepage.attacks import ATTACKS, Attack
+from seepage.audit.own_code import imported
 from seepage.audit.values import SpecError, build, digest, inside, plain, read_table
 from seepage.data import DATASETS
 from seepage.defences import DEFENCES, Defence, NoDefence, chain
@@ -22,6 +23,7 @@ from seepage.metrics.tags import Tagging
 from seepage.models import MODELS, options
 from seepage.recipe import Recipe
 from seepage.rounds import Federation
+from seepage.spelling import meant
 from seepage.threat import THREATS, ThreatModel
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Pretraining",
     "Trial",
     "Watch",
+    "attack_label",
     "parse",
     "read_experiment",
 ]
@@ -419,7 +422,7 @@ def parse(table: Mapping[str, Any], where: str, default_name: str = "experiment"
     for key in rest:
         if key not in known:
             choices = sorted([*known, *SECTIONS, *LISTS, "case", "expect"])
-            raise SpecError(f"{where}: unknown key {key!r}; expected some of {choices}")
+            raise SpecError(f"{where}: unknown key {key!r}; expected some of {choices}{meant(key, choices)}")
     cases = tuple(_case(shared, o, at) for o, at in overrides or [({"name": "all"}, where)])
     names = [case.name for case in cases]
     if len(set(names)) < len(names):
@@ -447,14 +450,15 @@ def _case(shared: Mapping[str, Any], override: Mapping[str, Any], where: str) ->
     if not isinstance(override.get("name"), str):
         raise SpecError(f"{where}: expected a `name`, got {override.get('name')!r}")
     for key in override:
-        if key not in ("name", *SECTIONS, *LISTS):
-            raise SpecError(f"{where}: unknown key {key!r}; expected some of {sorted(['name', *SECTIONS, *LISTS])}")
+        known = sorted(["name", *SECTIONS, *LISTS])
+        if key not in known:
+            raise SpecError(f"{where}: unknown key {key!r}; expected some of {known}{meant(key, known)}")
     sections = {
         key: _section(kind, shared.get(key), override.get(key), inside(where, key)) for key, kind in SECTIONS.items()
     }
     lists = {key: _list(override.get(key, shared.get(key)), inside(where, key)) for key in LISTS}
     attacks, labels = _attacks(lists["attack"])
-    defences = tuple(_defence(one, at) for table, at in lists["defence"] for one in _strengths(table, DEFENCES))
+    defences = tuple(_defence(one, at) for table, at in lists["defence"] for one in _strengths(table, DEFENCES, at))
     threats = tuple(_threat(threat, at) for threat, at in lists["threat"])
     case = Case(
         override["name"],
@@ -483,14 +487,15 @@ def _check(case: Case, where: str) -> None:
         if ":" not in name and name not in known:
             raise SpecError(
                 f"{inside(where, key)}.name: expected one of {sorted(known)}, "
-                f"or your own `package.module:function`, got {name!r}"
+                f"or your own `package.module:function`, got {name!r}{meant(name, known)}"
             )
     if ":" not in case.model.name:
         known_options = sorted(options(case.model.name))
         for key in case.model.options:
             if key not in known_options:
                 raise SpecError(
-                    f"{inside(where, 'model')}.options: unknown key {key!r}; expected some of {known_options}"
+                    f"{inside(where, 'model')}.options: unknown key {key!r}; "
+                    f"expected some of {known_options}{meant(key, known_options)}"
                 )
     if case.data.missing and (case.data.sensitive is None or case.data.sensitive in case.data.missing):
         raise SpecError(
@@ -514,21 +519,34 @@ def _named(registry: Mapping[str, type[Any]], table: Mapping[str, Any] | str, wh
     if not isinstance(table, Mapping | str):
         raise SpecError(f"{where}: expected a table or a name, got {table!r}")
     rest = {"name": table} if isinstance(table, str) else dict(table)
-    name = rest.pop("name", None)
-    if not isinstance(name, str) or name not in registry:
-        raise SpecError(f"{where}: expected `name` to be one of {sorted(registry)}, got {name!r}")
+    kind = _kind(registry, rest.pop("name", None), where)
     if "preset" in rest:
-        known, chosen = registry[name].presets, rest.pop("preset")
+        known, chosen = getattr(kind, "presets", {}), rest.pop("preset")
         if not isinstance(chosen, str) or chosen not in known:
             raise SpecError(f"{where}.preset: expected one of {sorted(known)}, got {chosen!r}")
         rest = {**known[chosen], **rest}
-    return build(registry[name], rest, where)
+    return build(kind, rest, where)
+
+
+def _kind(registry: Mapping[str, type[Any]], name: Any, where: str) -> type[Any]:
+    """The class of an attack or a defence: one of the registry, or the user's own."""
+    if isinstance(name, str) and ":" in name:
+        kind = imported(name, f"{where}.name", "Class")
+        if not isinstance(kind, type) or not is_dataclass(kind) or not isinstance(getattr(kind, "name", None), str):
+            raise SpecError(f"{where}.name: expected {name} to be a frozen dataclass with a `name`, got {kind!r}")
+        return kind
+    if not isinstance(name, str) or name not in registry:
+        raise SpecError(
+            f"{where}: expected `name` to be one of {sorted(registry)}, "
+            f"or your own `package.module:Class`, got {name!r}{meant(name, registry)}"
+        )
+    return registry[name]
 
 
 def _attacks(entries: list[tuple[Any, str]]) -> tuple[tuple[Attack, ...], tuple[str, ...]]:
     """The attacks and what tables call them: their `label`, or else their name."""
     attacks, labels = [], []
-    several = [(one, at) for table, at in entries for one in _strengths(table, ATTACKS)]
+    several = [(one, at) for table, at in entries for one in _strengths(table, ATTACKS, at)]
     for table, where in several:
         rest = dict(table) if isinstance(table, Mapping) else table
         label = rest.pop("label", None) if isinstance(rest, dict) else None
@@ -540,21 +558,32 @@ def _attacks(entries: list[tuple[Any, str]]) -> tuple[tuple[Attack, ...], tuple[
     return tuple(attacks), tuple(labels)
 
 
-def _strengths(table: Any, registry: Mapping[str, type[Any]]) -> list[Any]:
+def attack_label(entry: Any) -> str:
+    """What tables call an attack, from its entry in a file.
+
+    Example:
+        >>> attack_label({"name": "dlg", "steps": 5}), attack_label({"name": "dlg", "label": "mine"})
+        ('dlg', 'mine')
+    """
+    return _attacks([(entry, "attack")])[1][0]
+
+
+def _strengths(table: Any, registry: Mapping[str, type[Any]], where: str) -> list[Any]:
     """The table once for every value of a knob that is a list of them, or for every combination of several."""
     if not isinstance(table, Mapping):
         return [table]
-    kind = registry.get(str(table.get("name")))
-    hints = {} if kind is None else get_type_hints(kind)
-    choices = {
-        key: [list(parts) for parts in product(*(_strengths(part, registry) for part in value))]
-        if key == "chain" and isinstance(value, list)
-        else value
-        if isinstance(value, list) and key in hints and get_origin(hints[key]) is not tuple
-        else [value]
-        for key, value in table.items()
-    }
-    return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+    hints = get_type_hints(_kind(registry, table["name"], where)) if "name" in table else {}
+
+    def values(key: str, value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            return [value]
+        if key == "chain":
+            parts = (_strengths(part, registry, at) for part, at in _list(value, f"{where}.chain"))
+            return [list(chosen) for chosen in product(*parts)]
+        return value if key in hints and get_origin(hints[key]) is not tuple else [value]
+
+    choices = product(*(values(key, value) for key, value in table.items()))
+    return [dict(zip(table, chosen, strict=True)) for chosen in choices]
 
 
 def _defence(table: Any, where: str) -> Defence:
@@ -572,6 +601,9 @@ def _threat(table: Any, where: str) -> ThreatModel:
     if isinstance(table, str) or "facts" not in table:
         name = table if isinstance(table, str) else table.get("name")
         if not isinstance(name, str) or name not in THREATS:
-            raise SpecError(f"{where}: expected one of {sorted(THREATS)}, or a table with `facts`, got {name!r}")
+            raise SpecError(
+                f"{where}: expected one of {sorted(THREATS)}, or a table with `facts`, "
+                f"got {name!r}{meant(name, THREATS)}"
+            )
         return THREATS[name]
     return build(ThreatModel, {"name": "custom", **table}, where)

@@ -15,9 +15,9 @@ from seepage.audit.experiment import Case, Experiment, Trial
 from seepage.audit.gate import Limit, Policy, Verdict, gate
 from seepage.audit.run import defence_name, settings_text
 from seepage.audit.scene import set_scene
-from seepage.audit.summary import read_rows
+from seepage.audit.summary import over_clients, read_rows
 from seepage.audit.values import SpecError, digest
-from seepage.metrics.intervals import Interval, mean_interval, share_interval
+from seepage.metrics.intervals import Interval, mean_interval
 from seepage.metrics.reconstruction_bound import best_guess, reconstruction_bound
 from seepage.metrics.registry import METRICS
 from seepage.threat import Fact, ThreatModel
@@ -195,7 +195,7 @@ def points(
     found = []
     for (case, defence, knobs), part in rows.groupby(["case", "defence", "defence_settings"], sort=False):
         leaks = {
-            (str(attack), str(threat)): _over_clients(same, metric)
+            (str(attack), str(threat)): over_clients(same, metric, ("seed", "client"))
             for (attack, threat), same in part[part["metric"] == metric].groupby(["attack", "threat"], sort=False)
         }
         learnt = part[part["metric"] == "accuracy"]
@@ -245,25 +245,9 @@ def _worst(rows: pd.DataFrame, limit: Limit) -> Verdict:
     return min(verdicts or gate(rows, Policy((limit,))), key=lambda verdict: order.index(verdict.outcome))
 
 
-def _over_clients(rows: pd.DataFrame, metric: str) -> Interval:
-    """A client of one seed is one measurement: its images share a network and an update."""
-    values = [float(v) for v in rows.groupby(["seed", "client"], sort=False)["value"].mean().dropna()]
-    whole = mean_interval(values)
-    if METRICS[metric].unit != "share" or not values:
-        return whole
-    if len(set(values)) == 1 and values[0] in (0.0, 1.0):  # no spread is no certainty
-        return share_interval(round(sum(values)), len(values))
-    return _as_share(whole)
-
-
 def _last_round(learnt: pd.DataFrame) -> Interval:
     number = pd.to_numeric(learnt["item"])
-    return _as_share(mean_interval(learnt.loc[number == number.max(), "value"]))
-
-
-def _as_share(interval: Interval) -> Interval:
-    """Without what Student's interval has below 0 and above 1."""
-    return replace(interval, low=max(interval.low, 0.0), high=min(interval.high, 1.0)) if interval.n > 1 else interval
+    return mean_interval(learnt.loc[number == number.max(), "value"], share=True)
 
 
 def cheapest(found: Sequence[Point]) -> dict[str, Point | None]:

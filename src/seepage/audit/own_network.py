@@ -74,8 +74,7 @@ def network_scores(found: Params, capture: Capture, secret: Secret, setting: Set
         scores["relative_error_of_last_answer"] = error({n: p - last.update[n] for n, p in last.before.items()})
     if task.spec.classes is not None:
         scores["prediction_distance"] = float((said - wanted).abs().sum(-1).mean() / 2)
-    if not task.spec.is_image:
-        scores["zest"] = zest_similarity(model(found), model(alone), x)
+    scores["zest"] = zest_similarity(model(found), model(alone), x)
     return [Score("all", metric, value) for metric, value in scores.items()]
 
 

@@ -7,10 +7,8 @@ in one process, one after another (`perform`), or on different machines (`seepag
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import torch
 from seepage.attacks import Attack
 from seepage.audit.attributes import attribute_scores, source_scores
 from seepage.audit.class_images import class_scores
-from seepage.audit.diagnosis import Evidence, answer_mismatch, diagnose, gather, write_causes
+from seepage.audit.diagnosis import Evidence, answer_mismatches, diagnose, gather, write_causes
 from seepage.audit.experiment import Trial
 from seepage.audit.features import true_features
 from seepage.audit.footage import footage, trimmed
@@ -31,7 +29,7 @@ from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures
 from seepage.audit.tagger import TaggerMissing, load_tagger
 from seepage.audit.values import SpecError
-from seepage.capture import Capture, CaptureError, Secret, examine, moved
+from seepage.capture import Capture, CaptureError, Exchange, Secret, examine, moved
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
 from seepage.defences.dp_sgd import AccountantMissing
@@ -39,9 +37,10 @@ from seepage.engine.film import Film, filming
 from seepage.engine.lanes import out_of_memory
 from seepage.engine.minimise import Status
 from seepage.finding import Finding, NotApplicable
-from seepage.metrics.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
+from seepage.home import version
 from seepage.metrics.score import Score, Scored, score
 from seepage.metrics.tags import Tagger, Tagging
+from seepage.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
 from seepage.streams import Stream
 from seepage.task import ModuleError
 from seepage.threat import Fact, NotKnown, Setting, View, observe
@@ -68,22 +67,12 @@ __all__ = [
     "stage",
     "tagging",
     "unmeasured",
-    "version",
 ]
 
 Row = dict[str, Any]
 
 # The specification or its files are wrong: there is nothing to measure before that is mended.
 WRONG = (SpecError, ModuleError, DataMissing, DataBroken, WeightsBroken)
-
-
-@cache
-def version() -> str:
-    """The installed version of Seepage, or that of the source tree."""
-    try:
-        return importlib.metadata.version("seepage")
-    except importlib.metadata.PackageNotFoundError:
-        return "0.1.0"
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +165,7 @@ def stage(scene: Scene, pairs: Sequence[tuple[Capture, Secret]], device: torch.d
     kind = _watched if attack is not None and Fact.TARGETS in attack.needs else _kind
     told = threat is None or Fact.RECIPE in threat.facts
     return [
-        Group(group, tuple(gather(c.exchanges[-1], secret.examples, scene.setting, told) for c, secret in group))
+        Group(group, tuple(gather(_last(group), [secret.examples for _, secret in group], scene.setting, told)))
         for group in (tuple(same) for _, same in groupby(sorted(pairs, key=kind), kind))
     ]
 
@@ -215,10 +204,10 @@ def judge(
             rows.append(unmeasured(common, f"not applicable: {answered.why}"))
             continue
         finding, film = answered.finding, answered.film
+        fits = answer_mismatches(_last(group.pairs), finding, range(len(group.pairs)), scene.setting)
         for i, (capture, secret) in enumerate(group.pairs):
             scored = _score(finding, i, group.pairs, scene, weights, tagger)
-            fit = answer_mismatch(capture.exchanges[-1], finding, i, scene.setting)
-            causes = diagnose(group.evidence[i], finding, i, scored.scores, fit)
+            causes = diagnose(group.evidence[i], finding, i, scored.scores, fits[i])
             named = {**common, "client": secret.client, "diagnosis": write_causes(causes)}
             rows += _scored_rows(scored, finding, i, named)
             if not capture.members:  # an aggregate is no message of a client
@@ -248,6 +237,10 @@ def failure(error: Exception) -> Failed:
 def unmeasured(common: Row, outcome: str) -> Row:
     """A failed trial is a row with an outcome, never a gap."""
     return {**common, "client": "", "item": "", "metric": "none", "value": float("nan"), "outcome": outcome}
+
+
+def _last(pairs: Iterable[tuple[Capture, Secret]]) -> list[Exchange]:
+    return [capture.exchanges[-1] for capture, _ in pairs]
 
 
 def _watched(pair: tuple[Capture, Secret]) -> tuple[int, ...]:
@@ -309,6 +302,7 @@ def _score(
         features=_features(finding, i, capture, secret, scene),
         confidence=None if finding.confidence is None else float(finding.confidence[i]),
         tokens=None if finding.tokens is None else finding.tokens[i],
+        certainty=None if finding.certainty is None else finding.certainty[i],
         tagger=tagger,
     )
     return replace(scored, scores=scored.scores + _beyond_inputs(finding, i, group, scene.setting))

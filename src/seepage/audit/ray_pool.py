@@ -47,8 +47,8 @@ from seepage.audit.pool import Begun, Done, Event, Plan
 from seepage.audit.scene import Scene, captured, played, set_scene
 from seepage.audit.values import SpecError, digest
 from seepage.capture import Capture, Secret, moved
-from seepage.metrics.perceptual import LpipsWeights
 from seepage.metrics.tags import Tagger
+from seepage.perceptual import LpipsWeights
 from seepage.spec import Examples
 
 __all__ = ["RayPool"]

@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 
 from seepage.audit.experiment import Experiment, Trial
-from seepage.audit.perform import WRONG, defence_name, lpips, perform, settings_text, tagging, version
+from seepage.audit.perform import WRONG, defence_name, lpips, perform, settings_text, tagging
 from seepage.audit.pool import Begun, Done, LocalPool, Plan, Pool
 from seepage.audit.scene import forget_scenes, set_scene
 from seepage.audit.table import Table
 from seepage.audit.values import SpecError, digest, plain
 from seepage.engine.layers import Concern
 
-__all__ = ["WRONG", "Listener", "defence_name", "perform", "run", "settings_text", "version"]
+__all__ = ["WRONG", "Listener", "defence_name", "perform", "run", "settings_text"]
 
 Listener = Callable[[int, int, Trial, str], None]
 
@@ -87,13 +87,13 @@ def run(
             listener(number, count, trial, event)
 
     weights, without = lpips(data)
-    if without:
-        tell(0, next(experiment.trials(limit)), f"note: LPIPS is left out: {without}")
     here = device if device.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")  # beside a cluster
     tagger, untagged = tagging(experiment.tagger)
     if untagged:
         tell(0, next(experiment.trials(limit)), f"note: tag_jaccard is left out: {untagged}")
-    _check_modules((trial for key, trial in chosen() if key not in finished), here, data, tell)
+    images = _check_modules((trial for key, trial in chosen() if key not in finished), here, data, tell)
+    if without and images:
+        tell(0, next(experiment.trials(limit)), f"note: LPIPS is left out: {without}")
     places: dict[str, int] = {}
 
     def waiting() -> Iterator[Trial]:
@@ -124,25 +124,32 @@ def _check_modules(
     device: torch.device,
     data: str | Path | None,
     tell: Callable[[int, Trial, str], None],
-) -> None:
-    """Meet every module before any of them is worked on: a trial of hours must not end at a layer of the next."""
+) -> bool:
+    """Meet every module before any of them is worked on: a trial of hours must not end at a layer of the next.
+
+    Returns:
+        Whether any of them is about images.
+    """
+    images = False
     different: dict[str, Trial] = {}
     for trial in trials:
         different.setdefault(digest((trial.data, trial.model)), trial)
     for trial in different.values():
         try:
-            concerns = set_scene(trial, device, data).setting.task.concerns
+            task = set_scene(trial, device, data).setting.task
         except WRONG:
             raise
         except Exception:
             continue  # a bug in the user's own code: the trial meets it again and says so in its row
         # A network has many layers of one kind: the first speaks for them.
         alike: dict[tuple[str, ...], list[Concern]] = {}
-        for concern in concerns:
+        for concern in task.concerns:
             alike.setdefault((concern.kind, concern.consequence, concern.why), []).append(concern)
         for first, *others in alike.values():
             more = f" (and {len(others)} more like it)" if others else ""
             tell(0, trial, f"note: {trial.model.name}: {first}{more}")
+        images |= task.spec.is_image
+    return images
 
 
 def _write_index(experiment: Experiment, trials: Sequence[str], folder: Path) -> None:

@@ -6,9 +6,7 @@ it once, and a user can look at the very messages that were attacked.
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,20 +18,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from seepage import models
 from seepage.audit.experiment import Trial, Watch
+from seepage.audit.own_code import imported
 from seepage.audit.pretraining import Trained, pretrain
 from seepage.audit.values import SpecError, digest
 from seepage.capture import Capture, Secret, read_capture, read_secret, write_capture, write_secret
 from seepage.data import Dataset, load
 from seepage.data.partition import IID, ByOwner, Dirichlet, DistinctLabels, Partition, partition
+from seepage.models import build as build_model
 from seepage.rounds import Round, join_rounds, play
 from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Task
 from seepage.threat import Sensitive, Setting
 
-__all__ = ["Scene", "captured", "forget_scenes", "imported", "played", "set_scene"]
+__all__ = ["Scene", "captured", "forget_scenes", "played", "set_scene"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +143,7 @@ def _set_scene(trial: Trial, device: torch.device, folder: str | Path | None) ->
 
 @lru_cache(maxsize=4)
 def _dataset(name: str, raw: bool, size: int | None, folder: str | None) -> Dataset:
-    dataset: Dataset = imported(name, "data.name")() if ":" in name else load(name, folder)
-    if not isinstance(dataset, Dataset):
-        raise SpecError(f"data.name: expected {name} to return a seepage.data.Dataset, got {type(dataset).__name__}")
+    dataset = _own_data(name) if ":" in name else load(name, folder)
     try:
         dataset = dataset.normalised_by() if raw else dataset
     except ValueError as error:
@@ -155,6 +152,17 @@ def _dataset(name: str, raw: bool, size: int | None, folder: str | None) -> Data
         return dataset if size is None else dataset.resized(size)
     except ValueError as error:
         raise SpecError(f"data.size: {error}") from error
+
+
+def _own_data(name: str) -> Dataset:
+    make = imported(name, "data.name")
+    try:
+        made = make()
+    except ValueError as error:  # which a `Dataset` raises that cannot be right
+        raise SpecError(f"data.name: {name}: {error}") from error
+    if not isinstance(made, Dataset):
+        raise SpecError(f"data.name: expected {name} to return a seepage.data.Dataset, got {type(made).__name__}")
+    return made
 
 
 def _sensitive(dataset: Dataset, name: str, key: str = "sensitive") -> Sensitive:
@@ -176,7 +184,7 @@ def _module(trial: Trial, dataset: Dataset, rng: Stream) -> nn.Module:
     name, options = trial.model.name, trial.model.options
     if ":" not in name:
         try:
-            return models.build(name, dataset.spec, rng, **options)
+            return build_model(name, dataset.spec, rng, **options)
         except ValueError as error:
             raise SpecError(f"model: {error}") from error
     # The user's own code may draw from the global generator: it gets one of ours and the global one is put back.
@@ -186,18 +194,6 @@ def _module(trial: Trial, dataset: Dataset, rng: Stream) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise SpecError(f"model.name: expected {name} to return an nn.Module, got {type(module).__name__}")
     return module
-
-
-def imported(name: str, where: str) -> Any:
-    """The user's own function, named explicitly as `package.module:function`; the current folder is looked in first."""
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpecError(f"{where}: expected `package.module:function`, got {name!r}: {error}") from error
-    finally:
-        sys.path.remove(os.getcwd())
 
 
 def _deal(trial: Trial, dataset: Dataset, held: Examples, rng: Stream) -> list[Examples]:

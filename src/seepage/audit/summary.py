@@ -15,6 +15,7 @@ from seepage.audit.experiment import Expectation
 from seepage.audit.table import Table
 from seepage.audit.values import SpecError, build
 from seepage.metrics.intervals import Interval, mean_interval
+from seepage.metrics.registry import METRICS
 from seepage.untrusted import Refused, parse_json, read_text
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "answers",
     "compare",
     "count_causes",
+    "over_clients",
     "read_index",
     "read_rows",
     "summarise",
@@ -159,7 +161,7 @@ def summarise(rows: pd.DataFrame) -> list[Line]:
         ]
         measured = part[part["metric"] != "none"]
         metrics = {
-            str(metric): mean_interval(_per_client(group)) for metric, group in measured.groupby("metric", sort=False)
+            str(metric): over_clients(group, str(metric)) for metric, group in measured.groupby("metric", sort=False)
         }
         failures = tuple(part.loc[part["metric"] == "none", "outcome"])
         accuracy = float(same["value"].iloc[-1]) if len(same) else math.nan
@@ -214,13 +216,20 @@ def count_causes(rows: pd.DataFrame) -> dict[Cause, int]:
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], order.index(pair[0]))))
 
 
-def _per_client(group: pd.DataFrame) -> list[float]:
-    """Images of one client share a network and an update: the client is the unit of the interval.
+def over_clients(rows: pd.DataFrame, metric: str, unit: tuple[str, ...] = ("client",)) -> Interval:
+    """Mean and interval of one metric of one cell of a table.
 
-    With a single client its images are all there is.
+    Images of one client share a network and an update: the client is the unit of the interval. With a single client its
+    images are all there is.
+
+    Args:
+        rows: of that metric.
+        metric: by name.
+        unit: the columns that tell clients apart.
     """
-    means = group.groupby("client", sort=False)["value"].mean()
-    return [float(v) for v in (means if len(means) > 1 else group["value"])]
+    means = rows.groupby(list(unit), sort=False)["value"].mean()
+    share = metric in METRICS and METRICS[metric].unit == "share"
+    return mean_interval(means if len(means) > 1 else rows["value"], share=share)
 
 
 def compare(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> list[Comparison]:
@@ -236,7 +245,7 @@ def compare(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> list[C
         if part.empty or part["value"].isna().all():
             comparisons.append(Comparison(expected, None, "not measured"))
             continue
-        ours = mean_interval(_per_client(part))
+        ours = over_clients(part, expected.metric)
         comparisons.append(Comparison(expected, ours, _verdict(expected, ours)))
     return comparisons
 

@@ -190,10 +190,6 @@ class Table:
             raise SpecError(f"{path}: expected what `seepage audit` writes, got {note!r:.60}; run the audit again")
         return note
 
-    def forget(self, trial: str) -> None:
-        """Remove the rows of a trial, so that it runs again."""
-        self._rows(trial).unlink(missing_ok=True)
-
     def _read_rows(self, trial: str) -> pa.Table:
         path = self._rows(trial)
         try:

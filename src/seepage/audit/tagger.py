@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from seepage.audit.scene import imported
+from seepage.audit.own_code import imported
 from seepage.audit.values import SpecError
 from seepage.metrics.tags import NetworkTagger, Tagging
 from seepage.untrusted import Refused, check_safetensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def _tensorboard(folder: Path, experiment: str) -> Tracker:
 
 
 def _mlflow(folder: Path, experiment: str) -> Tracker:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # what is audited is nobody else's business
     import mlflow
 
     # Where to is MLflow's own business: $MLFLOW_TRACKING_URI.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from seepage.attacks import Attack
-from seepage.audit.experiment import Experiment, Trial, parse
+from seepage.audit.experiment import Experiment, Trial, attack_label, parse
 from seepage.audit.perform import Answered, Group, Question, answer, ask, columns, judge, stage
 from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.values import SpecError, build, digest, inside, read_table
 from seepage.finding import Finding
 from seepage.local import local_update
 from seepage.metrics.registry import METRICS
+from seepage.spelling import meant
 from seepage.threat import THREATS, View
 
 __all__ = [
@@ -72,7 +73,7 @@ class Tuning:
     """The table `tune` of an experiment.
 
     Args:
-        knobs: what may change, by name.
+        knobs: what may change, by name: a table as in `Knob`, or a list of choices.
         attack: name or label of the attack; may be left out where there is one.
         tries: how many settings are tried.
         on: `"mismatch"` between the update that was sent and the one that the answer gives, or the attack's own
@@ -124,9 +125,11 @@ def read_tuning(path: Path) -> tuple[Experiment, Tuning, dict[str, Knob], dict[s
     attack = _tuned(experiment, tuning, where)
     knobs: dict[str, Knob] = {}
     for name, entry in tuning.knobs.items():
-        if not hasattr(attack, name):
-            raise SpecError(f"{where}.knobs: expected a knob of {attack.name!r}, got {name!r}")
-        knobs[name] = build(Knob, entry, f"{where}.knobs.{name}")
+        there = [field.name for field in fields(attack)]  # type: ignore[arg-type]
+        if name not in there:
+            raise SpecError(f"{where}.knobs: expected a knob of {attack.name!r}, got {name!r}{meant(name, there)}")
+        choices = {"choices": entry} if isinstance(entry, list) else entry
+        knobs[name] = build(Knob, choices, f"{where}.knobs.{name}")
     return experiment, tuning, knobs, table
 
 
@@ -298,7 +301,7 @@ def tuned_table(table: Mapping[str, Any], experiment: Experiment, tuning: Tuning
     cases = [dict(case) for case in table.get("case", [])]
     for part in (changed, *cases):
         if "attack" in part:
-            part["attack"] = [_knobs(entry, best) for entry in part["attack"] if _label(entry) == label]
+            part["attack"] = [_knobs(entry, best) for entry in part["attack"] if attack_label(entry) == label]
         if tuning.on_truth and ("threat" in part or part is changed):
             part["threat"] = [_marked(entry) for entry in part.get("threat", ["honest-server"])]
     how = f"Knobs tuned on {tuning.on} ({shown(best, tuning.on)} after {tuning.tries} tries)."
@@ -318,10 +321,6 @@ def shown(tried: Tried, on: str) -> str:
 
 def _more_is_better(on: str) -> bool:
     return on in METRICS and METRICS[on].higher_is_more_leakage
-
-
-def _label(entry: Any) -> str:
-    return str(entry.get("label", entry["name"]) if isinstance(entry, Mapping) else entry)
 
 
 def _knobs(entry: Any, best: Tried) -> dict[str, Any]:

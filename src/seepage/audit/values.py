@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from seepage.spelling import meant
 from seepage.untrusted import Refused, read_text
 
 __all__ = ["SpecError", "build", "digest", "inside", "plain", "read_table"]
@@ -70,7 +71,7 @@ def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
         Traceback (most recent call last):
         ...
         seepage.audit.values.SpecError: recipe: unknown key 'epoch'; expected some of ['batch_norm', 'batch_size', \
-'epochs', 'optimiser', 'sends', 'sends_buffers', 'shuffle']
+'epochs', 'optimiser', 'sends', 'sends_buffers', 'shuffle']; did you mean 'epochs'?
     """
     if not isinstance(table, Mapping):
         raise SpecError(f"{where}: expected a table, got {table!r}")
@@ -78,7 +79,7 @@ def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:
-            raise SpecError(f"{where}: unknown key {key!r}; expected some of {sorted(fields)}")
+            raise SpecError(f"{where}: unknown key {key!r}; expected some of {sorted(fields)}{meant(key, fields)}")
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in table:

@@ -53,6 +53,8 @@ def as_junit(verdicts: Sequence[Verdict], name: str = "seepage") -> str:
         if verdict.outcome != "within":
             kind = "failure" if verdict.outcome == "broken" else "error"
             ElementTree.SubElement(case, kind, message=_printable(verdict.why))
+        else:
+            ElementTree.SubElement(case, "system-out").text = _printable(verdict.why)
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 

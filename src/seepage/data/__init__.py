@@ -20,6 +20,7 @@ from seepage.data.folder import DataBroken as DataBroken
 from seepage.data.folder import DataMissing as DataMissing
 from seepage.data.folder import data_folder as data_folder
 from seepage.spec import Examples
+from seepage.spelling import meant
 
 __all__ = [
     "DATASETS",
@@ -80,7 +81,7 @@ def load(
         200
     """
     if name not in DATASETS:
-        raise ValueError(f"expected one of the data sets {sorted(DATASETS)}, got {name!r}")
+        raise ValueError(f"expected one of the data sets {sorted(DATASETS)}, got {name!r}{meant(name, DATASETS)}")
     if split not in (None, "train", "test"):
         raise ValueError(f"expected `split` to be 'train', 'test' or None, got {split!r}")
     data = DATASETS[name](data_folder(folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -57,7 +58,7 @@ class Dataset:
         train: normalised float32 inputs; targets are long class numbers, or float32 of shape (n, targets).
         test: likewise, never trained on.
         train_owner: who each training example belongs to by nature (a writer, a person, an airline).
-        classes: the name of each class; empty for regression.
+        classes: the name of each class, by default its number; empty for regression.
         licence: one line.
         source: where it comes from.
         test_owner: likewise for the test examples.
@@ -69,19 +70,19 @@ class Dataset:
         >>> import torch
         >>> half = Examples(torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.long))
         >>> spec = DataSpec((1, 2, 2), classes=2, mean=(0.5,), std=(0.5,))
-        >>> data = Dataset("toy", spec, half, half, None, ("a", "b"), "CC0", "made here")
-        >>> data.normalised_by().train.x.unique()
-        tensor([0.5000])
+        >>> data = Dataset("toy", spec, half, half)
+        >>> data.normalised_by().train.x.unique(), data.classes
+        (tensor([0.5000]), ('0', '1'))
     """
 
     name: str
     spec: DataSpec
     train: Examples
     test: Examples
-    train_owner: Tensor | None
-    classes: tuple[str, ...]
-    licence: str
-    source: str
+    train_owner: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    licence: str = ""
+    source: str = ""
     test_owner: Tensor | None = None
     columns: tuple[Column, ...] = ()
     target: Column | None = None
@@ -97,10 +98,18 @@ class Dataset:
                     f"expected {half} examples of shape {self.spec.shape}, got {tuple(examples.x.shape[1:])}; "
                     "make `spec.shape` and the examples agree"
                 )
+            if not self.spec.is_text and not examples.x.is_floating_point():
+                raise ValueError(
+                    f"expected normalised {half} examples in floating point, got {examples.x.dtype}; "
+                    "divide as `spec.normalise` does"
+                )
+            _check_labels(examples.y, self.spec, half)
             if owner is not None and len(owner) != len(examples):
                 raise ValueError(
                     f"expected one {half} owner per example, got {len(owner)} owners for {len(examples)} examples"
                 )
+        if self.spec.classes is not None and not self.classes:
+            object.__setattr__(self, "classes", tuple(map(str, range(self.spec.classes))))
         if self.spec.classes is not None and len(self.classes) != self.spec.classes:
             raise ValueError(f"expected {self.spec.classes} class names, got {len(self.classes)}")
 
@@ -134,3 +143,18 @@ class Dataset:
             return Examples(spec.normalise(pixels.clamp(spec.low, spec.high)), half.y)
 
         return replace(self, spec=spec, train=again(self.train), test=again(self.test))
+
+
+def _check_labels(y: Tensor, spec: DataSpec, half: str) -> None:
+    if spec.classes is None:
+        return
+    if y.dtype != torch.long or y.ndim != 1:
+        raise ValueError(
+            f"expected {half} labels as one whole number per example, torch.int64 of shape (n,), got {y.dtype} "
+            f"of shape {tuple(y.shape)}; call `.long()`, after `.argmax(1)` where there is a score for each class"
+        )
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < spec.classes:
+        raise ValueError(
+            f"expected {half} labels 0 to {spec.classes - 1}, got {int(y.min())} to {int(y.max())}; "
+            "make `spec.classes` and the labels agree"
+        )

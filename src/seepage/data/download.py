@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 from seepage.data.convert import Unreadable
 from seepage.data.folder import data_folder
 from seepage.data.sources import BY_HAND, SOURCES, Part, Source
+from seepage.spelling import meant
 
 __all__ = ["FetchFailed", "Progress", "fetch"]
 
@@ -40,15 +41,15 @@ def fetch(name: str, folder: str | Path | None = None, progress: Progress | None
         The files that the loaders read.
 
     Raises:
-        ValueError: for a name that is unknown.
-        FetchFailed: when the set cannot be downloaded, or what came is not what was expected.
+        FetchFailed: when the name is unknown, the set cannot be downloaded, or what came is not what was expected.
     """
     if name == "fashion-mnist":
         return []  # its 1000 images are part of the package
     if name in BY_HAND:
         raise FetchFailed(f"{name!r} cannot be fetched automatically; {BY_HAND[name]}")
     if name not in SOURCES:
-        raise ValueError(f"expected one of {sorted([*SOURCES, *BY_HAND, 'fashion-mnist'])} to fetch, got {name!r}")
+        known = sorted([*SOURCES, *BY_HAND, "fashion-mnist"])
+        raise FetchFailed(f"expected one of {known} to fetch, got {name!r}{meant(name, known)}")
     source, target = SOURCES[name], data_folder(folder)
     wanted = [target / file for file in source.files]
     if all(path.is_file() for path in wanted):

@@ -13,21 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from seepage.pieces.residual import ResidualBlock
+
 __all__ = ["Enhancer", "enhance"]
 
 WIDTHS = (32, 64, 128)
 STEM = 2  # pixels along each axis that become channels: a quarter of the work, and nothing is lost
-
-
-class _Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(width, width, 3, padding=1)
-        self.second = nn.Conv2d(width, width, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.second(functional.gelu(self.first(x)))
-        return x + out
 
 
 class Enhancer(nn.Module):
@@ -47,10 +38,10 @@ class Enhancer(nn.Module):
         super().__init__()
         colours = 3 * STEM**2
         self.stem = nn.Conv2d(colours, WIDTHS[0], 3, padding=1)
-        self.down = nn.ModuleList(nn.Sequential(_Block(w), _Block(w)) for w in WIDTHS)
+        self.down = nn.ModuleList(nn.Sequential(ResidualBlock(w), ResidualBlock(w)) for w in WIDTHS)
         self.narrower = nn.ModuleList(nn.Conv2d(a, b, 2, stride=2) for a, b in pairwise(WIDTHS))
         self.wider = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in pairwise(WIDTHS))
-        self.up = nn.ModuleList(nn.Sequential(_Block(w), _Block(w)) for w in WIDTHS[:-1])
+        self.up = nn.ModuleList(nn.Sequential(ResidualBlock(w), ResidualBlock(w)) for w in WIDTHS[:-1])
         self.last = nn.Conv2d(WIDTHS[0], colours, 3, padding=1)
         # At first it changes nothing, which is a good guess already.
         for parameter in self.last.parameters():

@@ -10,28 +10,9 @@ import torch
 from torch import Tensor
 
 from seepage.metrics.pixels import clip
-from seepage.perceptual import ALEXNET_FILE as ALEXNET_FILE
-from seepage.perceptual import LINEAR_FILE as LINEAR_FILE
-from seepage.perceptual import SHA256 as SHA256
-from seepage.perceptual import SMALLEST_SIDE as SMALLEST_SIDE
-from seepage.perceptual import LpipsWeights as LpipsWeights
-from seepage.perceptual import WeightsBroken as WeightsBroken
-from seepage.perceptual import WeightsMissing as WeightsMissing
-from seepage.perceptual import load_lpips as load_lpips
-from seepage.perceptual import perceptual_distance as perceptual_distance
+from seepage.perceptual import SMALLEST_SIDE, LpipsWeights, perceptual_distance
 
-__all__ = [
-    "ALEXNET_FILE",
-    "LINEAR_FILE",
-    "SHA256",
-    "SMALLEST_SIDE",
-    "LpipsWeights",
-    "WeightsBroken",
-    "WeightsMissing",
-    "load_lpips",
-    "lpips",
-    "perceptual_distance",
-]
+__all__ = ["lpips"]
 
 
 @torch.no_grad()

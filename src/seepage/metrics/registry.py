@@ -106,6 +106,23 @@ _MEASURED = (
     ),
     Metric("exact_match", "share", True, "Share of a row's features that were found to within the tolerance.", "image"),
     Metric(
+        "cell_accuracy",
+        "share",
+        True,
+        "Share of a row's cells that were found: the right category, or a number within 0.319 standard deviations.",
+        "image",
+    ),
+    Metric("category_accuracy", "share", True, "The same for the columns of categories alone.", "image"),
+    Metric("number_accuracy", "share", True, "The same for the columns of numbers alone.", "image"),
+    Metric(
+        "sure_cell_accuracy",
+        "share",
+        True,
+        "The same for the half of all cells that the attack itself is surest of.",
+        "client",
+    ),
+    Metric("rows_found", "share", True, "Share of the client's rows of which every cell was found.", "client"),
+    Metric(
         "token_accuracy",
         "share",
         True,
@@ -347,7 +364,7 @@ BASELINE_METRICS = {
     "even": ("label_accuracy",),
     "global_model": ("relative_error",),
     "public_texts": ("token_accuracy", "rouge1", "rouge2"),
-    "majority": ("attribute_accuracy",),
+    "majority": ("attribute_accuracy", "cell_accuracy", "category_accuracy", "number_accuracy"),
     "chance": ("source_accuracy",),
 }
 """Which metrics each baseline is measured with; the result is called `<metric>_of_<baseline>`."""

@@ -6,22 +6,24 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from seepage.metrics import baselines
 from seepage.metrics.labels import label_accuracy, label_count_error
 from seepage.metrics.matching import match, taken
-from seepage.metrics.perceptual import LpipsWeights, lpips
+from seepage.metrics.perceptual import lpips
 from seepage.metrics.pixels import clip, mse, psnr, ssim
 from seepage.metrics.recovered import THRESHOLD, recovered
 from seepage.metrics.registry import PaperMetrics
 from seepage.metrics.relative import relative_error
-from seepage.metrics.tabular import TOLERANCE, exact_match, mae
+from seepage.metrics.tabular import TOLERANCE, cells_found, exact_match, mae, majority_row, surest
 from seepage.metrics.tags import Tagger, tag_jaccard
 from seepage.metrics.text import bag_f1, match_texts, rouge, token_accuracy
 from seepage.metrics.yue2023 import psnr_yue2023, ssim_yue2023
 from seepage.metrics.zhao2023 import THRESHOLD as THRESHOLD_ZHAO2023
 from seepage.metrics.zhao2023 import lpips_zhao2023, psnr_zhao2023, ssim_zhao2023, table_zhao2023
+from seepage.perceptual import LpipsWeights
 from seepage.spec import DataSpec, Examples
 
 __all__ = ["Score", "Scored", "score", "score_images", "score_tabular", "score_text"]
@@ -170,7 +172,7 @@ def score_images(
         truth: the client's examples, normalised.
         spec: of the data.
         public: examples that anybody may have, normalised.
-        lpips_weights: from `seepage.metrics.perceptual.load_lpips`.
+        lpips_weights: from `seepage.perceptual.load_lpips`.
         threshold: PSNR in dB above which an image counts as recovered.
         papers: whose own metrics are measured too.
         tagger: tells which tags images have, for tag_jaccard; without one it is not measured.
@@ -249,11 +251,13 @@ def score_tabular(
     spec: DataSpec,
     public: Examples | None = None,
     tolerance: float = TOLERANCE,
+    certainty: Tensor | None = None,
 ) -> Scored:
     """Pairs guessed rows with the true ones and measures every pair.
 
     Per true row: relative_error of the attack; mae and exact_match, for the attack and for the public mean and class
-    mean where their ingredients are given. Per client: the label metrics where there are guessed labels. All is
+    mean where their ingredients are given; where some columns are categories, which cells were found, for the attack
+    and for each column's most frequent value. Per client: the label metrics where there are guessed labels. All is
     measured on normalised values, so that every feature weighs the same whatever its unit.
 
     Args:
@@ -263,6 +267,7 @@ def score_tabular(
         spec: of the data.
         public: examples that anybody may have, normalised.
         tolerance: largest error with which a feature counts as found, in normalised units.
+        certainty: how sure the attack is of each cell, (m, columns).
 
     Note:
         Rows are not clipped: the features of a table seldom share one range. A true row without a guess has NaN as
@@ -294,12 +299,29 @@ def score_tabular(
         rows, _ = paired(x)
         for name, measure in measures.items():
             scores += _each(f"{name}_of_{baseline}", measure(rows))
+    if spec.categories:
+        scores += _cell_scores(found, real, spec, None if certainty is None else taken(_plain(certainty), order, 0.0))
     return Scored(
         scores + _label_scores(guess_labels, truth, spec),
         guess_pixels=spec.pixels(found).float(),
         truth_pixels=spec.pixels(real).float(),
         matched_labels=_matched_targets(guess_labels, order, len(guess), spec),
     )
+
+
+def _cell_scores(found: Tensor, real: Tensor, spec: DataSpec, certainty: Tensor | None) -> list[Score]:
+    scores: list[Score] = []
+    categories = torch.tensor([column in spec.categories for column in spec.columns])
+    kinds = {"cell": torch.ones_like(categories), "category": categories, "number": ~categories}
+    cells = cells_found(found, real, spec)
+    constant = cells_found(majority_row(real, spec).expand_as(real), real, spec)
+    for suffix, right in (("", cells), ("_of_majority", constant)):
+        for kind, columns in kinds.items():
+            if columns.any():
+                scores += _each(f"{kind}_accuracy{suffix}", right[:, columns].double().mean(1))
+    if certainty is not None:
+        scores.append(Score("all", "sure_cell_accuracy", float(cells[surest(certainty, spec)].double().mean())))
+    return [*scores, Score("all", "rows_found", float(cells.all(1).double().mean()))]
 
 
 def score_text(
@@ -375,6 +397,7 @@ def score(
     confidence: float | None = None,
     tokens: Tensor | None = None,
     tagger: Tagger | None = None,
+    certainty: Tensor | None = None,
 ) -> Scored:
     """Measures an attack's guess with `score_images`, `score_tabular` or `score_text`, as the data spec says.
 
@@ -396,6 +419,7 @@ def score(
         confidence: how sure the attack is of its labels.
         tokens: for text, which tokens are said to occur, (vocabulary,).
         tagger: for images, what tells which tags they have.
+        certainty: for tables, how sure the attack is of each cell, (m, columns).
 
     Example:
         >>> import torch
@@ -411,7 +435,7 @@ def score(
     elif spec.is_image:
         scored = score_images(guess, guess_labels, truth, spec, public, lpips_weights, threshold, papers, tagger)
     else:
-        scored = score_tabular(guess, guess_labels, truth, spec, public, tolerance)
+        scored = score_tabular(guess, guess_labels, truth, spec, public, tolerance, certainty)
     more = [] if features is None else _feature_scores(features)
     more += [] if confidence is None else [Score("all", "label_confidence", confidence)]
     return replace(scored, scores=scored.scores + more)

@@ -11,8 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from seepage.metrics.perceptual import LpipsWeights, lpips
+from seepage.metrics.perceptual import lpips
 from seepage.metrics.pixels import PSNR_CAP, structural_similarity
+from seepage.perceptual import LpipsWeights
 
 __all__ = ["STD", "THRESHOLD", "lpips_zhao2023", "psnr_zhao2023", "ssim_zhao2023", "table_zhao2023"]
 
@@ -70,7 +71,7 @@ def lpips_zhao2023(guess: Tensor, truth: Tensor, weights: LpipsWeights) -> Tenso
     Args:
         guess: pixels in units of their range (n, c, h, w); clipped to [−1, 1].
         truth: pixels in [0, 1] (n, c, h, w).
-        weights: from `seepage.metrics.perceptual.load_lpips`.
+        weights: from `seepage.perceptual.load_lpips`.
     """
     return lpips(guess, truth, -1.0, 1.0, weights, smallest_side=SMALLEST_SIDE)
 

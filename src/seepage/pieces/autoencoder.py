@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from torch import Tensor, nn
-from torch.nn import functional
 
+from seepage.pieces.residual import ResidualBlock
 from seepage.stored import Shelf, save_halved
 
 __all__ = ["AUTOENCODERS", "CODES", "Autoencoder", "LatentSize", "load_autoencoder", "save_autoencoder"]
@@ -26,17 +26,6 @@ WIDTHS = {4: 64, 8: 96, 16: 96}
 """Channels where one place stands for 4 × 4 pixels, and so on."""
 
 AUTOENCODERS = Shelf("autoencoder", "autoencoders", "seepage train autoencoder")
-
-
-class _Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(width, width, 3, padding=1)
-        self.second = nn.Conv2d(width, width, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.second(functional.gelu(self.first(x)))
-        return x + out
 
 
 class Autoencoder(nn.Module):
@@ -73,9 +62,9 @@ class Autoencoder(nn.Module):
         for level in levels:
             if level > 4:
                 into.append(nn.Conv2d(WIDTHS[level // 2], WIDTHS[level], 2, stride=2))
-            into.append(_Block(WIDTHS[level]))
+            into.append(ResidualBlock(WIDTHS[level]))
         for level in reversed(levels):
-            out += [_Block(WIDTHS[level]) for _ in range(2 if level > 4 else 3)]
+            out += [ResidualBlock(WIDTHS[level]) for _ in range(2 if level > 4 else 3)]
             if level > 4:
                 out += [nn.Conv2d(WIDTHS[level], 4 * WIDTHS[level // 2], 1), nn.PixelShuffle(2)]
         last = nn.Conv2d(WIDTHS[4], 3 * 16, 3, padding=1)

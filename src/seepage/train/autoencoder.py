@@ -8,43 +8,30 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from seepage.metrics.perceptual import LpipsWeights
+from seepage.perceptual import LpipsWeights
 from seepage.pieces.autoencoder import Autoencoder, LatentSize, save_autoencoder
-from seepage.streams import Stream
-from seepage.train.likeness import check_lpips, follow, psnr
-from seepage.train.loop import Learners, Lesson, check_knobs, first_weights, halves, some
-from seepage.train.patch_gan import PatchGan
+from seepage.train.likeness import follow, psnr
+from seepage.train.loop import Learners, Lesson, Training, halves, some
 
 __all__ = ["AutoencoderTraining", "autoencoder_lesson"]
 
 
 @dataclass(frozen=True)
-class AutoencoderTraining:
+class AutoencoderTraining(Training):
     """How an autoencoder is trained.
 
     Args:
         latent: `"S"`, `"M"` or `"L"`: 512, 2048 or 8192 numbers for an image of 128 × 128.
         noise: largest root mean square of the error of codes that it learns to bear; a search does not find them
             exactly.
-        steps: of Adam.
-        batch: images per step.
-        lr: first learning rate; it falls as half a cosine to a hundredth.
-        perceptual: weight of LPIPS beside the mean absolute error.
-        adversarial: weight of a PatchGAN's verdict.
-        seed: of everything random.
+        **more: knobs of every training, see `Training`.
     """
 
     latent: LatentSize = "L"
     noise: float = 0.08
-    steps: int = 8000
-    batch: int = 32
-    lr: float = 1e-3
-    perceptual: float = 0.0
-    adversarial: float = 0.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        super().__post_init__()
         if self.noise < 0:
             raise ValueError(f"expected `noise` of at least 0, got {self.noise}")
 
@@ -58,16 +45,11 @@ def autoencoder_lesson(how: AutoencoderTraining, pictures: Tensor, lpips: LpipsW
             at most 64, are held out.
         lpips: weights of LPIPS, for a `perceptual` above 0.
     """
-    check_lpips(how, lpips)
-    device = pictures.device
     learnt, unseen = (pictures[part] for part in halves(len(pictures)))
-    rng = Stream.from_seed(how.seed) / "autoencoder"
-    with first_weights(rng):
-        net, judge = Autoencoder(how.latent), PatchGan()
+    learners = Learners(how, "autoencoder", lambda: Autoencoder(how.latent), pictures.device, lpips)
+    net, device = learners.net, learners.device
     if any(side % net.factor for side in pictures.shape[-2:]):
         raise ValueError(f"expected sides of images that {net.factor} divides, got {tuple(pictures.shape[-2:])}")
-    learners = Learners(how, device, {"net": net, "judge": judge})
-    weights = None if lpips is None else lpips.to(device)
 
     def error(count: int, draw: torch.Generator, share: Tensor | float) -> Tensor:
         places = (side // net.factor for side in pictures.shape[-2:])
@@ -78,14 +60,14 @@ def autoencoder_lesson(how: AutoencoderTraining, pictures: Tensor, lpips: LpipsW
         clean = some(learnt, how.batch, draw)[0].contiguous(memory_format=torch.channels_last)
         noise = error(len(clean), draw, torch.rand((len(clean), 1, 1, 1), generator=draw, device=device))
         net.train()
-        return follow(learners, lambda: (net(clean, noise), {}), clean, weights)
+        return follow(learners, lambda: (net(clean, noise), {}), clean)
 
     @torch.no_grad()
     def examine() -> dict[str, float]:
         if not len(unseen):
             return {}
         clean = unseen.float() / 255
-        noise = error(len(clean), torch.Generator(device).manual_seed((rng / "held out").seed), 1.0)
+        noise = error(len(clean), learners.draw("held out"), 1.0)
         net.eval()
         return {
             "psnr": psnr(net(clean).clamp(0, 1), clean),
@@ -95,4 +77,4 @@ def autoencoder_lesson(how: AutoencoderTraining, pictures: Tensor, lpips: LpipsW
     def save(path: Path, about: dict[str, str]) -> None:
         save_autoencoder(net, path, about)
 
-    return Lesson(learners, advance, examine, save, rng, device)
+    return Lesson(learners, advance, examine, save)

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
-import torch
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor
 
+from seepage.console import DataFolder, Device, DeviceOption, bar, clear_errors, pick_device, say
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.enhance.degrade import Degradation
-from seepage.metrics.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
+from seepage.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips
 from seepage.pieces.autoencoder import LatentSize
 from seepage.streams import Stream
 from seepage.train.autoencoder import AutoencoderTraining, autoencoder_lesson
 from seepage.train.enhancer import EnhancerTraining, enhancer_lesson
 from seepage.train.generator import GeneratorTraining, generator_lesson
-from seepage.train.loop import CheckpointBroken, Lesson
+from seepage.train.loop import CheckpointBroken, Lesson, Training
 from seepage.train.loop import train as train_lesson
 from seepage.train.pictures import DEAD_LEAVES, PicturesMissing, gather_classes, gather_pictures
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Train what attacks bring with them.")
-say = Console(stderr=True, highlight=False)
-
 WRONG = (ValueError, PicturesMissing, CheckpointBroken, DataMissing, DataBroken, WeightsMissing, WeightsBroken)
+GO_ON = "Stopped. Run the same command again to go on from the last checkpoint."
 
 
 @app.callback()
@@ -48,10 +45,10 @@ Batch = Annotated[int, typer.Option("--batch", min=1, help="Images per step.")]
 Rate = Annotated[float, typer.Option("--lr", help="First learning rate.")]
 Perceptual = Annotated[float, typer.Option("--perceptual", help="Weight of LPIPS beside the L1 loss.")]
 Adversarial = Annotated[float, typer.Option("--adversarial", help="Weight of a PatchGAN beside it.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
-Folder = Annotated[Path | None, typer.Option("--data", help="Folder of data sets; default: $SEEPAGE_DATA.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Out = Annotated[Path, typer.Option("--out", help="File of weights to write; a checkpoint lies beside it.")]
+
+# Typer reads options off a signature, so those that all trainings have stand in each.
 
 
 @app.command()
@@ -68,22 +65,18 @@ def enhancer(
     lr: Rate = 1e-3,
     perceptual: Perceptual = 0.0,
     adversarial: Adversarial = 0.0,
-    device: Device = "auto",
-    data: Folder = None,
+    device: DeviceOption = Device.AUTO,
+    data: DataFolder = None,
     seed: Seed = 0,
 ) -> None:
     """Train the network that sharpens what the attack `rog` finds.
 
     Run the same command again to go on after an interruption.
     """
-    with _explained():
-        how = EnhancerTraining(
-            Degradation(factor, least_noise, most_noise), steps, batch, lr, perceptual, adversarial, seed
-        )
-        _check_multiple(size, 8)
-        where, lpips = _device(device), _lpips(perceptual, data)
-        _say_gathering(images)
-        pictures = gather_pictures(images, size, count, Stream.from_seed(seed) / "pictures", where, data)
+    with clear_errors(*WRONG, stopped=GO_ON):
+        shared = _knobs(steps, batch, lr, perceptual, adversarial, seed)
+        how = EnhancerTraining(Degradation(factor, least_noise, most_noise), **shared)
+        lpips, pictures = _lpips(how, data), _pictures(how, images, size, 8, count, device, data)
         _train(enhancer_lesson(how, pictures, lpips), out, images)
 
 
@@ -102,22 +95,20 @@ def autoencoder(
     lr: Rate = 1e-3,
     perceptual: Perceptual = 0.0,
     adversarial: Adversarial = 0.0,
-    device: Device = "auto",
-    data: Folder = None,
+    device: DeviceOption = Device.AUTO,
+    data: DataFolder = None,
     seed: Seed = 0,
 ) -> None:
     """Train an autoencoder whose codes the attack `rog` can search instead of small images.
 
     Run the same command again to go on after an interruption.
     """
-    with _explained():
+    with clear_errors(*WRONG, stopped=GO_ON):
         if latent not in get_args(LatentSize):
             raise ValueError(f"--latent: expected one of {list(get_args(LatentSize))}, got {latent!r}")
-        how = AutoencoderTraining(cast(LatentSize, latent), noise, steps, batch, lr, perceptual, adversarial, seed)
-        _check_multiple(size, 16)
-        where, lpips = _device(device), _lpips(perceptual, data)
-        _say_gathering(images)
-        pictures = gather_pictures(images, size, count, Stream.from_seed(seed) / "pictures", where, data)
+        shared = _knobs(steps, batch, lr, perceptual, adversarial, seed)
+        how = AutoencoderTraining(cast(LatentSize, latent), noise, **shared)
+        lpips, pictures = _lpips(how, data), _pictures(how, images, size, 16, count, device, data)
         _train(autoencoder_lesson(how, pictures, lpips), out, images)
 
 
@@ -138,39 +129,45 @@ def generator(
     lr: Rate = 5e-4,
     perceptual: Perceptual = 0.0,
     adversarial: Adversarial = 0.0,
-    device: Device = "auto",
-    data: Folder = None,
+    device: DeviceOption = Device.AUTO,
+    data: DataFolder = None,
     seed: Seed = 0,
 ) -> None:
     """Train the class-conditional generator that the attack `rogs` searches.
 
     Run the same command again to go on after an interruption.
     """
-    with _explained():
-        how = GeneratorTraining(divergence, zoom, steps, batch, lr, perceptual, adversarial, seed)
-        where, lpips = _device(device), _lpips(perceptual, data)
-        _say_gathering(images)
-        pictures, labels, classes = gather_classes(images, size, count, where, data)
+    with clear_errors(*WRONG, stopped=GO_ON):
+        shared = _knobs(steps, batch, lr, perceptual, adversarial, seed)
+        how = GeneratorTraining(divergence, zoom, **shared)
+        lpips = _lpips(how, data)
+        say.print(f"Gathering images: {escape(images)}", soft_wrap=True)
+        pictures, labels, classes = gather_classes(images, size, count, pick_device(device), data)
         _train(generator_lesson(how, pictures, labels, classes, lpips), out, images)
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    """What is wrong in a sentence, and a word about going on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say.print("Stopped. Run the same command again to go on from the last checkpoint.")
-        raise typer.Exit(130) from None
-    except WRONG as error:
-        say.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from None
+def _knobs(*values: float) -> dict[str, Any]:
+    """What every training has, by name, from values in the order of `Training`."""
+    return dict(zip((knob.name for knob in fields(Training)), values, strict=True))
+
+
+def _lpips(how: Training, data: Path | None) -> LpipsWeights | None:
+    return load_lpips(data_folder(data)) if how.perceptual else None
+
+
+def _pictures(
+    how: Training, images: str, size: int, multiple: int, count: int | None, device: Device, data: Path | None
+) -> Tensor:
+    if size % multiple:
+        raise ValueError(f"--size: expected a multiple of {multiple}, got {size}")
+    where = pick_device(device)
+    say.print(f"Gathering images: {escape(images)}", soft_wrap=True)
+    return gather_pictures(images, size, count, Stream.from_seed(how.seed) / "pictures", where, data)
 
 
 def _train(lesson: Lesson, out: Path, source: str) -> None:
     steps = lesson.learners.how.steps
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=say, transient=True) as progress:
+    with bar() as progress:
         task = progress.add_task("Training", total=steps)
 
         def listen(step: int, steps: int, losses: dict[str, float]) -> None:
@@ -182,24 +179,3 @@ def _train(lesson: Lesson, out: Path, source: str) -> None:
 
         train_lesson(lesson, out, source=source, listener=listen)
     say.print(f"Wrote [bold]{escape(str(out))}[/bold]", soft_wrap=True)
-
-
-def _say_gathering(images: str) -> None:
-    say.print(f"Gathering images: {escape(images)}", soft_wrap=True)
-
-
-def _check_multiple(size: int, of: int) -> None:
-    if size % of:
-        raise ValueError(f"--size: expected a multiple of {of}, got {size}")
-
-
-def _lpips(perceptual: float, data: Path | None) -> LpipsWeights | None:
-    return load_lpips(data_folder(data)) if perceptual else None
-
-
-def _device(name: str) -> torch.device:
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"--device: expected auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device: expected a CUDA device, got none that torch can see; use --device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -10,29 +10,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seepage.generate import PictureDecoder, PictureEncoder, save_generator
-from seepage.metrics.perceptual import LpipsWeights
-from seepage.streams import Stream
-from seepage.train.likeness import check_lpips, follow, psnr
-from seepage.train.loop import Learners, Lesson, check_knobs, first_weights, some
-from seepage.train.patch_gan import PatchGan
+from seepage.perceptual import LpipsWeights
+from seepage.train.likeness import follow, psnr
+from seepage.train.loop import Learners, Lesson, Training, some
 
 __all__ = ["GeneratorTraining", "generator_lesson"]
 
 
 @dataclass(frozen=True)
-class GeneratorTraining:
+class GeneratorTraining(Training):
     """How a generator is trained.
 
     Args:
         divergence: weight of the divergence of an image's latent numbers from standard normal ones, in nats, beside
             the mean absolute error.
         zoom: smallest share of an image's side that is cut out of it and enlarged; 1 shows images whole.
-        steps: of Adam.
-        batch: images per step.
-        lr: first learning rate; it falls as half a cosine to a hundredth.
-        perceptual: weight of LPIPS beside the mean absolute error.
-        adversarial: weight of a PatchGAN's verdict.
-        seed: of everything random.
+        **more: knobs of every training, see `Training`.
 
     Note:
         yue2023 has BigGAN, which was trained on all of ImageNet for days.
@@ -40,15 +33,11 @@ class GeneratorTraining:
 
     divergence: float = 2e-4
     zoom: float = 0.75
-    steps: int = 20000
-    batch: int = 32
-    lr: float = 5e-4
-    perceptual: float = 0.0
-    adversarial: float = 0.0
-    seed: int = 0
+    steps: int = field(default=20000, kw_only=True)
+    lr: float = field(default=5e-4, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        super().__post_init__()
         if self.divergence < 0 or not 0 < self.zoom <= 1:
             raise ValueError(
                 f"expected `divergence` of at least 0 and `zoom` in (0, 1], got {self.divergence} and {self.zoom}"
@@ -82,17 +71,13 @@ def generator_lesson(
         classes: how many there are.
         lpips: weights of LPIPS, for a `perceptual` above 0.
     """
-    check_lpips(how, lpips)
     device = pictures.device
     labels = labels.to(device)
     held = held_out(labels)
     learnt, learnt_labels = pictures[~held], labels[~held]
     shown, shown_labels = (pictures[held], labels[held]) if held.any() else (learnt[:64], learnt_labels[:64])
-    rng = Stream.from_seed(how.seed) / "generator"
-    with first_weights(rng):
-        net, judge = _Autoencoder(classes, pictures.shape[-1]), PatchGan()
-    learners = Learners(how, device, {"net": net, "judge": judge})
-    weights = None if lpips is None else lpips.to(device)
+    learners = Learners(how, "generator", lambda: _Autoencoder(classes, pictures.shape[-1]), device, lpips)
+    net = learners.net
 
     def advance(draw: torch.Generator) -> dict[str, Tensor]:
         clean, chosen = some(learnt, how.batch, draw, upside_down=0.0)
@@ -103,7 +88,7 @@ def generator_lesson(
             made, divergence = net(clean, learnt_labels[chosen], noise)
             return made, {"divergence": how.divergence * divergence}
 
-        return follow(learners, make, clean, weights)
+        return follow(learners, make, clean)
 
     @torch.no_grad()
     def examine() -> dict[str, float]:
@@ -114,7 +99,7 @@ def generator_lesson(
     def save(path: Path, about: dict[str, str]) -> None:
         save_generator(net.decoder, path, about)
 
-    return Lesson(learners, advance, examine, save, rng, device)
+    return Lesson(learners, advance, examine, save)
 
 
 def held_out(labels: Tensor) -> Tensor:

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from seepage.perceptual import LpipsWeights
 from seepage.streams import Stream
+from seepage.train.patch_gan import PatchGan
 
-__all__ = [
-    "CheckpointBroken",
-    "Knobs",
-    "Learners",
-    "Lesson",
-    "Listener",
-    "check_knobs",
-    "first_weights",
-    "halves",
-    "some",
-    "train",
-]
+__all__ = ["CheckpointBroken", "Learners", "Lesson", "Listener", "Training", "halves", "some", "train"]
 
 Listener = Callable[[int, int, dict[str, float]], None]
 
@@ -37,10 +27,11 @@ class CheckpointBroken(ValueError):
     """A checkpoint that does not belong to this training."""
 
 
-class Knobs(Protocol):
-    """What every training has; a frozen dataclass.
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a network that makes images is trained; each kind adds knobs of its own.
 
-    Attributes:
+    Args:
         steps: of Adam.
         batch: images per step.
         lr: first learning rate; it falls as half a cosine to a hundredth.
@@ -49,48 +40,60 @@ class Knobs(Protocol):
         seed: of everything random.
     """
 
-    @property
-    def steps(self) -> int: ...  # noqa: D102
-    @property
-    def batch(self) -> int: ...  # noqa: D102
-    @property
-    def lr(self) -> float: ...  # noqa: D102
-    @property
-    def perceptual(self) -> float: ...  # noqa: D102
-    @property
-    def adversarial(self) -> float: ...  # noqa: D102
-    @property
-    def seed(self) -> int: ...  # noqa: D102
+    steps: int = 8000
+    batch: int = 32
+    lr: float = 1e-3
+    perceptual: float = 0.0
+    adversarial: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch < 1 or self.lr <= 0:
+            raise ValueError(
+                "expected `steps` and `batch` of at least 1 and `lr` above 0, "
+                f"got {self.steps}, {self.batch} and {self.lr}"
+            )
+        if self.perceptual < 0 or self.adversarial < 0:
+            raise ValueError(
+                f"expected weights of at least 0, got `perceptual` {self.perceptual}, `adversarial` {self.adversarial}"
+            )
 
 
-def check_knobs(how: Knobs) -> None:
-    """Refuse knobs that make no sense."""
-    if how.steps < 1 or how.batch < 1 or how.lr <= 0:
-        raise ValueError(
-            f"expected `steps` and `batch` of at least 1 and `lr` above 0, got {how.steps}, {how.batch} and {how.lr}"
-        )
-    if how.perceptual < 0 or how.adversarial < 0:
-        raise ValueError(
-            f"expected weights of at least 0, got `perceptual` {how.perceptual}, `adversarial` {how.adversarial}"
-        )
+Net = TypeVar("Net", bound=nn.Module)
 
 
-class Learners:
-    """Networks with their optimisers: all that a training changes, and all that a checkpoint holds.
+class Learners(Generic[Net]):
+    """A network and its judge with their optimisers: all that a training changes, and all that a checkpoint holds.
 
     Args:
         how: knobs.
+        name: of what is learnt; its random numbers depend on it and on the seed alone.
+        make: the network with its first weights.
         device: where they learn.
-        modules: by name; the one called `judge` learns with the momentum that adversaries have.
+        lpips: weights of LPIPS, for a `perceptual` above 0.
     """
 
-    def __init__(self, how: Knobs, device: torch.device, modules: Mapping[str, nn.Module]) -> None:
-        self.how = how
-        self.modules = {name: module.to(device) for name, module in modules.items()}
+    def __init__(
+        self, how: Training, name: str, make: Callable[[], Net], device: torch.device, lpips: LpipsWeights | None
+    ) -> None:
+        if how.perceptual and lpips is None:
+            raise ValueError("expected `lpips` weights for a `perceptual` above 0, got none; run `seepage fetch lpips`")
+        self.how, self.device = how, device
+        self.lpips = None if lpips is None else lpips.to(device)
+        self.rng = Stream.from_seed(how.seed) / name
+        with torch.random.fork_rng(devices=[]):
+            torch.random.manual_seed((self.rng / "weights").seed)
+            self.net, self.judge = make().to(device), PatchGan().to(device)
+        self.modules: dict[str, nn.Module] = {"net": self.net, "judge": self.judge}
+        # Adversaries chase each other with less momentum.
         self.optimisers = {
             name: torch.optim.Adam(module.parameters(), how.lr, betas=(0.5 if name == "judge" else 0.9, 0.99))
             for name, module in self.modules.items()
         }
+
+    def draw(self, name: str | int) -> torch.Generator:
+        """Random numbers of that name, on the device."""
+        return torch.Generator(self.device).manual_seed((self.rng / name).seed)
 
     def begin(self, step: int) -> None:
         """Set the learning rate of a step."""
@@ -156,16 +159,12 @@ class Lesson:
         advance: one step with the random numbers that it is given; its losses.
         examine: numbers about what was held out, asked for at checkpoints; none where nothing was.
         save: writes the file of weights, with the header that it is given.
-        rng: a stream for the steps.
-        device: where random numbers are drawn.
     """
 
-    learners: Learners
+    learners: Learners[Any]
     advance: Callable[[torch.Generator], dict[str, Tensor]]
     examine: Callable[[], dict[str, float]]
     save: Callable[[Path, dict[str, str]], None]
-    rng: Stream
-    device: torch.device
 
 
 def train(
@@ -189,21 +188,21 @@ def train(
             images at checkpoints.
 
     Returns:
-        The network `net` of the learners.
+        The network.
 
     Raises:
         CheckpointBroken: when the checkpoint beside `out` is of another training.
     """
-    learners, rng = lesson.learners, lesson.rng
+    learners = lesson.learners
     steps = learners.how.steps
-    about = {"training": json.dumps(_fields(learners.how), sort_keys=True), "source": source}
+    about = {"training": json.dumps(asdict(learners.how), sort_keys=True), "source": source}
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     out.parent.mkdir(parents=True, exist_ok=True)
     first = learners.read(checkpoint, about) if checkpoint.exists() else 0
     for step in range(first, steps):
         learners.begin(step)
         # A stream for each step, so that a resumed training sees what an undisturbed one would have seen.
-        losses = lesson.advance(torch.Generator(lesson.device).manual_seed((rng / step).seed))
+        losses = lesson.advance(learners.draw(step))
         done = step + 1
         if listener is not None and (done % report_every == 0 or done == steps):
             listener(done, steps, {name: float(value.detach()) for name, value in losses.items()})
@@ -214,18 +213,6 @@ def train(
     lesson.save(out, about)
     checkpoint.unlink(missing_ok=True)
     return learners.modules["net"].eval()
-
-
-def _fields(how: Any) -> dict[str, Any]:
-    return asdict(how)
-
-
-@contextmanager
-def first_weights(rng: Stream) -> Iterator[None]:
-    """Networks that are made inside begin with weights that depend on the stream alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.random.manual_seed((rng / "weights").seed)
-        yield
 
 
 def halves(count: int) -> tuple[slice, slice]:

@@ -1,0 +1,33 @@
+"""`import seepage`: cheap until a name is asked for, and then all names are there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import seepage
+from seepage import api
+
+
+def test_every_name_is_there_and_no_other() -> None:
+    for name in api.__all__:
+        assert getattr(seepage, name) is getattr(api, name)
+    assert set(api.__all__) <= set(dir(seepage))
+    everything: dict[str, Any] = {}
+    exec("from seepage import *", everything)
+    assert set(api.__all__) <= set(everything)
+    with pytest.raises(AttributeError, match="module 'seepage' has no attribute 'Taks'"):
+        _ = seepage.Taks  # type: ignore[attr-defined]
+
+
+def test_parts_of_the_package_come_with_the_first_name() -> None:
+    program = (
+        "import sys, seepage; assert 'torch' not in sys.modules; assert seepage.attacks.ATTACKS is seepage.ATTACKS"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    subprocess.run([sys.executable, "-c", program], env=variables, check=True)
