@@ -154,3 +154,10 @@ def test_paths_may_be_words(tmp_path: Path) -> None:
             model.bias -= 1
     assert len(read_capture(tmp_path / "capture")) == 1
     assert len(read_secret(tmp_path / "secret.safetensors").examples) == 1
+
+
+def test_sealed_examples_that_go_nowhere_are_told(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.warns(UserWarning, match="expected `secret=FILE`"), record(model, tmp_path / "capture") as rec:
+        rec.seal(torch.ones(1, 2), torch.tensor([0]))
+    assert len(read_capture(tmp_path / "capture")) == 1

@@ -10,6 +10,7 @@ with record(model, "captures/round-1", client="ward 3", secret="secrets/ward-3.s
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -136,6 +137,12 @@ def record(
             write_recipe(folder / RECIPE, recipe)
     if recorder.secret is not None and secret is not None:
         write_secret(secret, recorder.secret)
+    elif recorder.secret is not None and folder is not None:
+        warnings.warn(
+            "the sealed examples are not written anywhere: expected `secret=FILE` in record(…), got none; without "
+            "that file nothing that an attack brings back can be scored",
+            stacklevel=3,  # the caller's `with`, beyond contextlib's
+        )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
