@@ -131,7 +131,10 @@ def test_an_interrupt_keeps_finished_trials_and_says_how_to_go_on(tmp_path: Path
     wait_for_a_trial(process, out)
     assert finish(process, 0.5) is None  # it is in the second trial
     process.send_signal(signal.SIGINT)
-    said, complained = process.communicate(timeout=60)
+    try:
+        said, complained = process.communicate(timeout=60)
+    finally:
+        process.kill()  # else one that did not hear would go on for hours
     assert process.returncode == 130
     assert said == ""
     assert f"Stopped. Finished trials are kept in {out}; run the same command again to go on." in complained
