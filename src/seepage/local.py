@@ -20,7 +20,15 @@ from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Params, Task
 
-__all__ = ["Answer", "answer", "answer_together", "local_update", "trains_together", "updates_together"]
+__all__ = [
+    "Answer",
+    "answer",
+    "answer_together",
+    "better_together",
+    "local_update",
+    "trains_together",
+    "updates_together",
+]
 
 NONE = NoDefence()
 NUMBERS_AT_ONCE = 2**26  # parameters of all clients in one program: 256 MB, some times over
@@ -178,6 +186,11 @@ def updates_together(
 def trains_together(task: Task) -> bool:
     """Whether many clients can train in one program: the module batches, and draws no dropout masks."""
     return task.batched and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in task.module.modules())
+
+
+def better_together(task: Task, params: Params) -> bool:
+    """Whether clients train in one program without being told to: on a GPU, where one alone leaves most of it idle."""
+    return any(p.is_cuda for p in params.values()) and trains_together(task)
 
 
 def _train_together(

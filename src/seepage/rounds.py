@@ -14,7 +14,7 @@ import torch
 
 from seepage.capture import Capture, Exchange, Secret
 from seepage.defences.base import Defence, NoDefence
-from seepage.local import Answer, answer, answer_together, trains_together
+from seepage.local import Answer, answer, answer_together, better_together
 from seepage.recipe import Recipe
 from seepage.spec import Examples
 from seepage.streams import Stream
@@ -148,8 +148,7 @@ def play(
     group = federation.group or per_round
     if federation.visible == "aggregate" and per_round % group:
         raise ValueError(f"expected `group` to divide the {per_round} clients of a round, got {group}")
-    on_gpu = any(p.is_cuda for p in params.values())
-    together = federation.together or (on_gpu and trains_together(task))
+    together = federation.together or better_together(task, params)
     for number in range(federation.rounds):
         here = rng / "round" / number
         drawn = torch.randperm(len(clients), generator=(here / "sample").generator())[:per_round]

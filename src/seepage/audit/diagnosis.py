@@ -19,7 +19,7 @@ from seepage.capture import Exchange
 from seepage.defences.base import NoDefence
 from seepage.engine.minimise import Status
 from seepage.finding import Finding
-from seepage.local import local_update, trains_together, updates_together
+from seepage.local import better_together, local_update, updates_together
 from seepage.metrics.score import Score
 from seepage.recipe import Recipe
 from seepage.spec import Examples
@@ -256,8 +256,7 @@ def _simulated(exchanges: Sequence[Exchange], examples: Sequence[Examples], sett
     task, recipe, defence = setting.task, setting.recipe, setting.defence.expected
     starts = [(exchange.before, {**task.buffers, **exchange.buffers_before}) for exchange in exchanges]
     schedules = [recipe.schedule(own.x, own.y) for own in examples]
-    on_gpu = any(p.is_cuda for params, _ in starts for p in params.values())
-    if on_gpu and isinstance(defence, NoDefence) and trains_together(task):
+    if isinstance(defence, NoDefence) and starts and better_together(task, starts[0][0]):
         return [_flat(update) for update, _ in updates_together(task, starts, schedules, recipe)]
     with torch.no_grad():
         updates = [
