@@ -211,7 +211,7 @@ def test_workers_and_a_node_die_and_nothing_is_lost(
     assert sorted(done) == sorted(trial.digest for trial in whole.trials())  # each once
     assert_frame_equal(found[found["case"] == "all"].reset_index(drop=True), rows(near), check_exact=True)
     outcomes = dict(found[(found["case"] == "poisoned") & (found["metric"] == "none")][["attack", "outcome"]].values)
-    assert outcomes.pop("crash").startswith("error: crashed: ActorDiedError")
+    assert outcomes.pop("crash").startswith("error: crashed: its process is gone: ")
     assert outcomes == {
         "look around": "error: LookupError: 0 secrets in this process",
         "memory": "error: out of memory: no room (attempt 2)",

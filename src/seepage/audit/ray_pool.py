@@ -218,7 +218,15 @@ class _Crew:
             self.lanes.remove(lane)
             self._dismiss(lane)
         for flight in flights:
-            yield from self._ended(flight, Failed(f"error: crashed: {_last_line(error)}", memory=True))
+            yield from self._ended(flight, Failed(f"error: crashed: {self._reason(error)}", memory=True))
+
+    def _reason(self, error: Exception) -> str:
+        """In words that do not depend on whether the crash was seen by Ray or by who talked to the process first."""
+        kind = type(getattr(error, "cause", None) or error).__name__
+        if isinstance(error, self.ray.exceptions.RayActorError):
+            kind = "its process is gone"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"{kind}: {lines[-1] if lines else ''}"
 
     def _hire(self, claim: float) -> None:
         """As many lanes as the nodes that are there have room for; those that claim another share make way."""
@@ -274,12 +282,6 @@ def _shape(trial: Trial) -> str:
     """Trials of one shape take about the same memory."""
     clients = (trial.clients.examples, trial.last - trial.first)
     return digest((trial.data, trial.model, trial.recipe, trial.attack, clients))
-
-
-def _last_line(error: Exception) -> str:
-    kind = type(getattr(error, "cause", None) or error).__name__
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{kind}: {lines[-1].strip() if lines else ''}"
 
 
 @contextmanager
