@@ -129,6 +129,19 @@ def seepage_compiled(size: Size, device: str, iterations: int) -> Measured:
     return ours(size, device, iterations, {"compiled": True})
 
 
+def seepage_compiled_tf32(size: Size, device: str, iterations: int) -> Measured:
+    """Compiled, with products in TF32."""
+    return ours(size, device, iterations, {"compiled": True, "precision": "tf32"})
+
+
+def seepage_tuned(size: Size, device: str, iterations: int) -> Measured:
+    """The same with each product of matrices timed by every program that inductor has for it, which takes minutes."""
+    from torch._inductor import config
+
+    config.max_autotune = True
+    return seepage_compiled_tf32(size, device, iterations)
+
+
 def seepage_every_10th(size: Size, device: str, iterations: int) -> Measured:
     """The same with every tenth state of the parameters stored and the others computed again."""
     return ours(size, device, iterations, {"keep_every": 10})
@@ -299,11 +312,13 @@ PROGRAMS: dict[str, Callable[[Size, str, int], Measured]] = {
     "seepage": seepage,
     "seepage, tf32": seepage_tf32,
     "seepage, compiled": seepage_compiled,
+    "seepage, compiled, tf32": seepage_compiled_tf32,
+    "seepage, tuned, tf32": seepage_tuned,
     "seepage, every 10th": seepage_every_10th,
     "SME": surrogate,
 }
 ONE_CLIENT = {"double backward", "double backward, graph", "breaching 0.1.2"}  # others one after another: the same time
-CUDA_ONLY = {"double backward, graph", "seepage, tf32", "seepage, compiled"}
+CUDA_ONLY = {"double backward, graph", *(name for name in PROGRAMS if "tf32" in name or "compiled" in name)}
 
 
 def _wait(device: str) -> None:
@@ -345,7 +360,7 @@ def main() -> None:
     parser.add_argument("--growth-steps", type=int, nargs="+", default=[10, 50, 100, 500])
     parser.add_argument("--growth-images", type=int, nargs="+", default=[10, 50, 100, 200], help="with 10 batches")
     parser.add_argument("--growth-clients", type=int, nargs="+", default=None, help="those of --clients")
-    parser.add_argument("--iterations", type=int, default=None, help="timed in each cell; 12, on a CPU 3")
+    parser.add_argument("--iterations", type=int, default=None, help="of each cell; 12, on a CPU 3")
     parser.add_argument("--turns", type=int, default=1, help="measure all cells so often in turn: medians so far")
     parser.add_argument("--limit", type=float, default=300.0, help="most seconds for one cell")
     parser.add_argument("--peers", help="folder in which jax or breaching are installed")
@@ -369,6 +384,8 @@ def main() -> None:
         print(json.dumps(whole(arguments.whole_cell, arguments)))
         return
     clients = arguments.clients or ([1, 10, 100] if arguments.device == "cuda" else [1, ON_CPU])
+    if arguments.iterations < (fewest := 5 if arguments.device == "cuda" else 2):
+        parser.error(f"--iterations: expected {fewest} or more, as the first are not timed, got {arguments.iterations}")
     wanted = arguments.programs or [p for p in PROGRAMS if arguments.device == "cuda" or p not in CUDA_ONLY]
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor() or "cpu"
     print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
