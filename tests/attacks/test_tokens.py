@@ -78,6 +78,13 @@ def test_single_precision_and_one_step_of_training_are_enough(name: str) -> None
             assert rows(found) == rows(examples.x)
 
 
+def test_batches_of_an_encoder_come_back_where_every_token_passes_at_every_place() -> None:
+    secret, task = texts(4, seed=5), task_of("text-encoder", dtype=torch.float32)
+    finding = Dager(embeddings=False)(view_of(task, {"ada": secret}, GRADIENT), RNG)
+    assert rows(finding.inputs[0]) == rows(secret.x)
+    assert float(finding.objective[0]) <= 1
+
+
 def test_a_text_held_twice_is_answered_once() -> None:
     once = texts(1)
     finding = Dager()(view_of(task_of("text-decoder"), {"ada": Examples.join([once, once])}, GRADIENT), RNG)

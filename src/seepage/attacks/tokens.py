@@ -23,6 +23,7 @@ from seepage.finding import Finding, NotApplicable
 from seepage.pieces.analytic import of_client
 from seepage.pieces.embedded_texts import moved_rows, noise_of_rows, token_table
 from seepage.pieces.token_layers import CHUNK, Entrance, entrances, reads_one_place, sees_only_the_past
+from seepage.pieces.token_search import Choices, Outside, settle
 from seepage.pieces.token_spans import Span, rounding, span_of
 from seepage.streams import Stream
 from seepage.task import Params, Task
@@ -31,7 +32,13 @@ from seepage.threat import Fact, View
 __all__ = ["Dager", "TokenBag", "token_bags"]
 
 Energy = Callable[[Tensor], Tensor]
-"""From texts (n, length) to how far what enters the layer behind the attention lies from its span, (n, length)."""
+"""From texts (n, length) to how far what enters the layer behind the attention lies from its span, (n, length).
+
+Over the distance that rounding explains: up to 1 it lies inside.
+"""
+
+PROBES = 64
+"""Directions outside of the span in which an encoder's texts are looked at during the search."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +91,20 @@ class Dager:
     """Recover texts exactly from the spans of a transformer's gradients.
 
     Texts come back in no particular order; a text that was not found holds −1. `objective` is the largest distance of
-    an answered token to the span at the layer behind the attention, over its tolerance, and beyond 1 where tokens that
-    the embedding's gradient names were left over: up to 1 the texts are taken to be exact.
+    an answered token to the span at the layer behind the attention, over what rounding explains, and beyond 1 where
+    tokens that the embedding's gradient names were left over: up to 1 the texts are taken to be exact.
 
     Args:
         embeddings: also use which rows of the token embedding's gradient are zero, where it is seen.
         starts: for encoders, from how many made-up texts the search for each batch sets out.
-        sweeps: for encoders, how often each of them goes over all places.
+        sweeps: for encoders, how often all exchanges of a token are tried from each of them.
 
     Note:
         The paper tests the gradients of the query projections of the first two layers. Here the gradients of all layers
         that read the same rows are taken together, and the second test is made at whichever layer behind the first
         attention has the largest rank and room. Tolerances follow from rounding instead of being set. For encoders the
-        paper goes through combinations of the tokens; here one token is exchanged at a time for the one that brings the
-        whole text nearest to the span.
+        paper goes through combinations of the tokens; here the exchanges that together bring a text into the span are
+        solved for.
     """
 
     name: ClassVar[str] = "dager"
@@ -106,7 +113,7 @@ class Dager:
 
     embeddings: bool = True
     starts: int = 64
-    sweeps: int = 8
+    sweeps: int = 16
 
     def __call__(self, view: View, rng: Stream) -> Finding:
         """Attack all clients of the view, one after another."""
@@ -148,21 +155,60 @@ class Dager:
             return _filled([text] if text.any() else [], view.count), 0.0 if text.any() else float("inf")
         if client.behind is None:
             raise NotApplicable(client.why_not(view))
-        tolerance, energy = client.behind[1].tolerance, client.energy
         if client.causal:
-            texts = sorted(_grown(candidates, energy, tolerance), key=lambda text: float(energy(text[None]).max()))
+            texts = sorted(_grown(candidates, client.energy), key=lambda text: float(client.energy(text[None]).max()))
         else:
-            texts = _searched(
-                candidates, energy, tolerance, view.count, starts=self.starts, sweeps=self.sweeps, rng=rng
-            )
+            texts = self._searched(client, candidates, view.count, rng)
         texts = texts[: view.count]
         worst = float("inf")
         if texts:
             rows = torch.stack(texts)
-            worst = float(energy(rows)[rows.to(client.device) != 0].max()) / tolerance
+            worst = float(client.energy(rows)[rows.to(client.device) != 0].max())
         if left := _unused(texts, bag):
             worst = max(worst, 1.0) + left
         return _filled(texts, view.count), worst
+
+    def _searched(self, client: _Client, candidates: list[Tensor], count: int, rng: Stream) -> list[Tensor]:
+        """The texts of an encoder, whose every token sees all others.
+
+        Returns:
+            Texts inside of the span first, those among them that another one brought along last; where fewer than
+            `count` were found, the nearest others follow.
+        """
+        generator = rng.generator()
+        choices, outside = Choices.of(candidates, client.device), client.outside(generator)
+        exact: list[tuple[float, Tensor]] = []
+        near: list[tuple[float, Tensor]] = []
+        for _ in range(self.starts):
+            known = [text for _, text in exact]
+            settled = settle(
+                _made_up(candidates, known, generator).to(client.device),
+                choices,
+                outside,
+                known,
+                self.sweeps,
+                generator,
+            )
+            if settled is None:
+                continue
+            text, distance = settled[0].cpu(), settled[1]
+            (exact if float(client.energy(text[None]).max()) <= 1 else near).append((distance, text))
+            if len(_separated(exact)[0]) == count:
+                break
+        separate, brought_along = _separated(exact)
+        rest, _ = _separated(near)
+        return [*separate, *brought_along, *rest]
+
+
+def _made_up(candidates: list[Tensor], known: list[Tensor], rng: torch.Generator) -> Tensor:
+    """A text of any length to set out from; tokens that no known text explains come first."""
+    text = torch.zeros(len(candidates), dtype=torch.long)
+    length = int(torch.randint(1, len(candidates) + 1, (1,), generator=rng))
+    for place, tokens in enumerate(candidates[:length]):
+        used = {int(one[place]) for one in known}
+        pool = [t for t in tokens.tolist() if t not in used] or tokens.tolist() or [0]
+        text[place] = pool[int(torch.randint(len(pool), (1,), generator=rng))]
+    return text
 
 
 def _unused(texts: list[Tensor], bag: Tensor | None) -> float:
@@ -267,21 +313,35 @@ class _Client:
             return [tokens.cpu()] * length
         name, span = self.first
         everywhere = tokens[:, None].expand(-1, length)
-        inside = self._distances(everywhere, name, span) <= span.tolerance
+        inside = torch.cat([span.excess(rows) <= 1 for rows in self._rows(everywhere, name)])
         return [tokens[inside[:, place]].cpu() for place in range(length)]
 
     def energy(self, texts: Tensor) -> Tensor:
         """See `Energy`; places that are filled up are as near as can be."""
         assert self.behind is not None
+        name, span = self.behind
         texts = texts.to(self.device)
-        return torch.where(texts == 0, 0.0, self._distances(texts, *self.behind))
+        return torch.where(texts == 0, 0.0, torch.cat([span.excess(rows) for rows in self._rows(texts, name)]))
 
-    def _distances(self, texts: Tensor, name: str, span: Span) -> Tensor:
-        some = (
-            entrances(self.task, self.params, part, buffers=self.buffers, train=self.train, until=name)[-1].rows
-            for part in texts.split(CHUNK)  # a vocabulary at every place is too large to hold what enters for all
-        )
-        return torch.cat([span.distances(rows) for rows in some])
+    def outside(self, rng: torch.Generator) -> Outside:
+        """See `Outside`, in some directions alone."""
+        assert self.behind is not None
+        name, span = self.behind
+        probes = span.probes(PROBES, rng)
+
+        def outside(texts: Tensor) -> Tensor:
+            seen = [
+                rows @ probes.to(rows) / rows.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+                for rows in self._rows(texts, name)
+            ]
+            return torch.cat(seen) * (texts != 0)[..., None]
+
+        return outside
+
+    def _rows(self, texts: Tensor, name: str) -> Iterator[Tensor]:
+        """What enters a layer, of some texts after others: a vocabulary at every place is too large to hold."""
+        for part in texts.split(CHUNK):
+            yield entrances(self.task, self.params, part, buffers=self.buffers, train=self.train, until=name)[-1].rows
 
     def why_not(self, view: View) -> str:
         """Why no layer tells which texts the tokens belong to."""
@@ -296,7 +356,7 @@ class _Client:
         return f"expected a gradient of {name!r} of a rank below {most}, got {rank}: {reason}"
 
 
-def _grown(candidates: list[Tensor], energy: Energy, tolerance: float) -> Iterator[Tensor]:
+def _grown(candidates: list[Tensor], energy: Energy) -> Iterator[Tensor]:
     """The texts of a decoder, from the first token on: what enters at a place depends on the tokens up to it."""
     length = len(candidates)
     begun = torch.zeros(1, length, dtype=torch.long)
@@ -304,7 +364,7 @@ def _grown(candidates: list[Tensor], energy: Energy, tolerance: float) -> Iterat
         longer = begun.repeat_interleave(max(1, len(tokens)), 0)
         if len(tokens):
             longer[:, place] = tokens.repeat(len(begun))
-            inside = (energy(longer)[:, place] <= tolerance).cpu()
+            inside = (energy(longer)[:, place] <= 1).cpu()
         else:
             inside = torch.zeros(len(longer), dtype=torch.bool)
         goes_on = inside.reshape(len(begun), -1).any(1)
@@ -314,41 +374,6 @@ def _grown(candidates: list[Tensor], energy: Energy, tolerance: float) -> Iterat
         if len(begun) == 0:
             return
     yield from begun
-
-
-def _searched(
-    candidates: list[Tensor], energy: Energy, tolerance: float, count: int, *, starts: int, sweeps: int, rng: Stream
-) -> list[Tensor]:
-    """The texts of an encoder, whose every token sees all others: one token at a time is exchanged for the best.
-
-    Returns:
-        Texts inside of the tolerance first, those among them that another one brought along last; where fewer than
-        `count` were found, the nearest others follow.
-    """
-    generator = rng.generator()
-    # A place may stay empty on the way: that is how the length of a text is found.
-    choices = [tokens if place == 0 else _or_nothing(tokens) for place, tokens in enumerate(candidates)]
-    exact: dict[tuple[int, ...], tuple[float, Tensor]] = {}
-    near: dict[tuple[int, ...], tuple[float, Tensor]] = {}
-    for _ in range(starts):
-        text = torch.zeros(len(candidates), dtype=torch.long)
-        length = int(torch.randint(1, len(candidates) + 1, (1,), generator=generator))
-        for place, tokens in enumerate(candidates[:length]):
-            used = {int(found[place]) for _, found in exact.values()}
-            unused = [t for t in tokens.tolist() if t not in used]
-            pool = unused or tokens.tolist() or [0]  # what no text explains yet is looked at first
-            text[place] = pool[int(torch.randint(len(pool), (1,), generator=generator))]
-        text, distances = _settled(text, choices, energy, sweeps, [found for _, found in exact.values()], generator)
-        key = tuple(text.tolist())
-        if float(distances.max()) <= tolerance:
-            exact[key] = float(distances.max()), text
-        else:
-            near[key] = float(_mean(distances, text)), text
-        separate, brought_along = _separated(exact.values())
-        if len(separate) == count:
-            break
-    rest = [text for _, text in sorted(near.values(), key=lambda entry: entry[0])]
-    return [*separate, *brought_along, *rest]
 
 
 def _separated(found: Iterable[tuple[float, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
@@ -362,38 +387,3 @@ def _separated(found: Iterable[tuple[float, Tensor]]) -> tuple[list[Tensor], lis
         alone = all(int((text != other).sum()) > 1 for other in separate)
         (separate if alone else brought_along).append(text)
     return separate, brought_along
-
-
-def _or_nothing(tokens: Tensor) -> Tensor:
-    return torch.cat([tokens, tokens.new_zeros(1)])
-
-
-def _settled(
-    text: Tensor,
-    choices: list[Tensor],
-    energy: Energy,
-    sweeps: int,
-    known: list[Tensor],
-    rng: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Where exchanging single tokens leads without passing through `known` texts: the text, and its distances."""
-    best = energy(text[None])[0]
-    for _ in range(sweeps):
-        before = text
-        for place in torch.randperm(len(text), generator=rng).tolist():
-            others = text.repeat(len(choices[place]), 1)
-            others[:, place] = choices[place]
-            for one in known:
-                others = others[(others != one).any(1)]
-            if len(others):
-                distances = energy(others)
-                which = int(_mean(distances, others).argmin())
-                text, best = others[which], distances[which]
-        if text.equal(before):
-            break
-    return text, best
-
-
-def _mean(distances: Tensor, texts: Tensor) -> Tensor:
-    """Of the places that are filled."""
-    return distances.sum(-1).cpu() / (texts != 0).sum(-1).clamp(min=1)

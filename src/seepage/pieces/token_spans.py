@@ -29,12 +29,14 @@ class Span:
 
     Args:
         basis: orthonormal rows, (rank, width).
-        tolerance: distance, over the length of a row, up to which it counts as inside.
+        sizes: how strong the gradients are in each of these directions, (rank,).
+        noise: how strong they are in directions that rounding alone explains.
         most: largest rank that the gradients could have.
     """
 
     basis: Tensor
-    tolerance: float
+    sizes: Tensor
+    noise: float
     most: int
 
     @property
@@ -49,11 +51,32 @@ class Span:
 
     def distances(self, rows: Tensor) -> Tensor:
         """The sine of the angle between each row and the space, (…,) for rows (…, width)."""
+        return self._sides(rows)[1]
+
+    def excess(self, rows: Tensor) -> Tensor:
+        """The distance of each row over the largest that rounding explains: up to 1 it lies in the space, (…,).
+
+        A direction is known to the noise over its size, so that it matters how much of a row lies in weak ones.
+        """
+        inside, distances = self._sides(rows)
+        explained = torch.finfo(rows.dtype).eps + self.noise * (inside / self.sizes).norm(dim=-1)
+        excess: Tensor = distances / (CLEAR * explained).clamp(max=FARTHEST)
+        return excess
+
+    def probes(self, count: int, rng: torch.Generator) -> Tensor:
+        """Some directions outside of the space, (width, count), in which a row is about as long as in all of them."""
+        width = self.basis.shape[1]
+        count = min(count, width - self.rank)
+        drawn = torch.randn(width, count, generator=rng, dtype=torch.float64).to(self.basis)
+        outside: Tensor = torch.linalg.qr(drawn - self.basis.T @ (self.basis @ drawn))[0]
+        return outside * math.sqrt((width - self.rank) / count)
+
+    def _sides(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each row, over its length: the part along each direction of the space, and the length of the rest."""
         unit = rows.to(self.basis)
         unit = unit / unit.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(unit.dtype).tiny)
-        outside: Tensor = unit - unit @ self.basis.T @ self.basis
-        distances: Tensor = outside.norm(dim=-1)
-        return distances
+        inside = unit @ self.basis.T
+        return inside, (unit - inside @ self.basis).norm(dim=-1)
 
 
 def rounding(gradient: Tensor, weight: Tensor | None = None) -> float:
@@ -82,15 +105,16 @@ def span_of(gradients: Sequence[Tensor], noises: Sequence[float]) -> Span:
     Example:
         >>> z = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
         >>> span = span_of([torch.tensor([[1.0, 2.0], [0.0, 1.0], [3.0, 1.0], [1.0, 1.0]]) @ z], [1e-7])
-        >>> span.rank, span.full, (span.distances(torch.eye(4)) <= span.tolerance).tolist()
+        >>> span.rank, span.full, (span.excess(torch.eye(4)) <= 1).tolist()
         (2, False, [True, True, False, False])
     """
     there = [(g.double() / g.double().norm(), noise) for g, noise in zip(gradients, noises, strict=True) if g.any()]
     width, most = gradients[0].shape[1], min(sum(len(g) for g in gradients), gradients[0].shape[1])
     if not there:
-        return Span(gradients[0].new_zeros(0, width, dtype=torch.float64), 0.0, most)
+        nothing = gradients[0].new_zeros(0, width, dtype=torch.float64)
+        return Span(nothing, nothing[:, 0], 0.0, most)
     _, sizes, rows = torch.linalg.svd(torch.cat([g for g, _ in there]), full_matrices=False)
-    noise = CLEAR * sum(noise**2 for _, noise in there) ** 0.5
-    rank = int((sizes > noise).sum())
-    # The weakest direction is known the least, to the error over its size.
-    return Span(rows[:rank], min(FARTHEST, noise / float(sizes[rank - 1])) if rank else 0.0, most)
+    noise = sum(noise**2 for _, noise in there) ** 0.5
+    rank = int((sizes > CLEAR * noise).sum())
+    # What is left over tells how large errors are; where nothing is, what rounding can make of them.
+    return Span(rows[:rank], sizes[:rank], float(sizes[rank]) if rank < len(sizes) else noise, most)
