@@ -12,6 +12,9 @@ import pytest
 from seepage.audit.values import SpecError
 from seepage.report.pdf import find_browser
 
+PATIENCE = 180_000
+"""Milliseconds until something that a busy machine does late is taken for something that does not happen."""
+
 
 @contextmanager
 def launched() -> Iterator[Any]:
@@ -23,7 +26,7 @@ def launched() -> Iterator[Any]:
         pytest.skip(f"no browser: {error}")
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=sandbox)
+        browser = driver.chromium.launch(executable_path=program, args=sandbox, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -33,7 +36,7 @@ class Watched:
 
     def __init__(self, browser: Any, **context: Any) -> None:
         self.page = browser.new_context(**context).new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)

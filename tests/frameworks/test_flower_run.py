@@ -42,6 +42,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "FLWR_HOME": str(tmp_path / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "OMP_NUM_THREADS": "1",
+        "RAY_ADDRESS": "local",  # and no cluster that somebody else started on this machine
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "WARD_FOLDER": str(tmp_path),
     }
@@ -70,7 +71,7 @@ def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Start]:
 
 
 def wait_for(port: int) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -94,7 +95,7 @@ def the_page_shows_what_the_commands_print(home: Path) -> None:
                 cwd=home,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(APP), "COLUMNS": "80"},
                 capture_output=True,
-                timeout=300,
+                timeout=600,
                 text=True,
             )
             assert done.returncode == 0, done.stdout + done.stderr
@@ -125,7 +126,7 @@ def test_a_real_app_is_captured_on_both_sides(
         ["flwr", "run", str(APP), "here", "--stream"],
         env=environment,
         capture_output=True,
-        timeout=150,
+        timeout=600,
         text=True,
         cwd=tmp_path,
     )

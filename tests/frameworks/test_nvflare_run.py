@@ -29,7 +29,7 @@ def test_every_ward_of_a_running_job_is_captured_as_it_trained(tmp_path: Path, m
         cwd=JOB,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
-        timeout=240,
+        timeout=600,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr

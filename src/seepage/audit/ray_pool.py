@@ -296,10 +296,11 @@ def _connected(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        address = "local"  # else Ray would take the cluster that somebody started on this machine last
+    dashboard = False if address == "local" else None
     try:
-        ray.init(
-            address, include_dashboard=None if address else False, log_to_driver=False, logging_level=logging.ERROR
-        )
+        ray.init(address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise SpecError(f"--address: expected a Ray cluster, got none at {address}: {error}") from error
     with redirect_stdout(sys.stderr):  # Ray complains of dead workers on stdout, which is for results

@@ -131,15 +131,17 @@ class _Pages:
         return Response(_packaged(name), media_type="text/javascript")
 
     async def runs(self, request: Request) -> Response:
+        running = self.jobs.running()
         found = await run_in_threadpool(find_runs, self.root)
-        return self.page("runs.html", runs=[(run, self.jobs.state(run)) for run in found])
+        return self.page("runs.html", runs=[(run, self.jobs.state(run, running)) for run in found])
 
     async def run(self, request: Request) -> Response:
-        run = self._find(request)
-        return self.page("run.html", run=run, **await run_in_threadpool(self._progress, run))
+        run, progress = await run_in_threadpool(self._progress, request)
+        return self.page("run.html", run=run, **progress)
 
     async def state(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self._progress, self._find(request)))
+        _, progress = await run_in_threadpool(self._progress, request)
+        return JSONResponse(progress)
 
     async def report(self, request: Request) -> Response:
         run = self._find(request)
@@ -192,9 +194,11 @@ class _Pages:
         except SpecError as error:
             raise HTTPException(404, str(error)) from error
 
-    def _progress(self, run: Run) -> dict[str, Any]:
-        return {
-            "state": self.jobs.state(run),
+    def _progress(self, request: Request) -> tuple[Run, dict[str, Any]]:
+        running = self.jobs.running()
+        run = self._find(request)
+        return run, {
+            "state": self.jobs.state(run, running),
             "done": run.done,
             "total": run.total,
             "log": log_tail(run),

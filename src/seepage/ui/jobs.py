@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from seepage.ui.runs import LOG, Run
@@ -31,24 +32,40 @@ class Jobs:
     def stop(self, run: Run) -> None:
         """Ask an audit to end; finished trials stay."""
         process = self._processes.get(run.folder)
-        if process is not None and process.poll() is None:
-            process.terminate()
-            process.wait(timeout=30)
+        if process is not None:
+            _end(process)
 
     def stop_all(self) -> None:
         """Ask all of them."""
         for process in self._processes.values():
-            if process.poll() is None:
-                process.terminate()
-                process.wait(timeout=30)
+            _end(process)
 
-    def state(self, run: Run) -> str:
-        """In a word: running, finished, failed, stopped or unfinished."""
+    def running(self) -> set[Path]:
+        """Folders of those that have not ended; ask before a folder is read, so that none ends in between."""
+        return {folder for folder, process in list(self._processes.items()) if process.poll() is None}
+
+    def state(self, run: Run, running: Collection[Path]) -> str:
+        """In a word: running, finished, failed, stopped or unfinished.
+
+        Args:
+            run: what was found in its folder.
+            running: the folders of the audits that ran when it was read.
+        """
         process = self._processes.get(run.folder)
-        if process is not None and process.poll() is None:
+        code = None if process is None else process.poll()
+        if run.folder in running or (process is not None and code is None):
             return "running"
         if run.complete:
             return "finished"
-        if process is None:
+        if code is None:
             return "unfinished"
-        return "stopped" if process.returncode < 0 else "failed"
+        return "stopped" if code < 0 else "failed"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -5,10 +5,17 @@
   if (!progress) return;
   const put = (id, words) => { document.getElementById(id).textContent = words; };
   const log = document.getElementById("log");
+  const ask = async () => {
+    try {
+      const answer = await fetch(`${document.body.dataset.base}/run/${progress.dataset.run}/state`);
+      return answer.ok ? await answer.json() : null;
+    } catch {
+      return null;  // the page is being left, or the server is away for a moment
+    }
+  };
   const look = async () => {
-    const answer = await fetch(`${document.body.dataset.base}/run/${progress.dataset.run}/state`);
-    if (!answer.ok) return;
-    const now = await answer.json();
+    const now = await ask();
+    if (!now) { setTimeout(look, 5000); return; }
     const badge = document.getElementById("state");
     badge.textContent = now.state;
     badge.className = `badge ${now.state}`;
