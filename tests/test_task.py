@@ -32,7 +32,7 @@ from seepage.engine.layers import Consequence
 from seepage.local import local_update
 from seepage.recipe import SGD, Recipe
 from seepage.spec import DataSpec, Examples
-from seepage.task import ModuleError, Task
+from seepage.task import ModuleError, Task, TooFewOutputs
 from seepage.unrolled import unrolled_update
 
 SEQUENCE = (3, 4)
@@ -284,6 +284,20 @@ def test_a_wrong_shape_is_named_with_the_layer_where_it_hurts(net: Any) -> None:
     assert all(word in str(refusal.value) for word in (str(shape), "`spec.shape`", f"last layer entered: {layer})"))
 
 
+@pytest.mark.parametrize("loss", ["auto", "cross_entropy"])
+def test_every_class_needs_an_output(loss: str) -> None:
+    with pytest.raises(TooFewOutputs, match=r"at least 4 outputs .*, got 3; give its last layer 4"):
+        Task(nn.Linear(5, 3), DataSpec((5,), classes=4), loss)
+    assert Task(nn.Linear(5, 6), DataSpec((5,), classes=4), loss).batched  # more do no harm
+
+
+def test_a_loss_of_ones_own_may_read_outputs_otherwise() -> None:
+    def binary(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(out.squeeze(-1), y.to(out))
+
+    assert Task(nn.Linear(5, 1), DataSpec((5,), classes=2), binary).batched
+
+
 def test_a_module_without_trainable_parameters_is_refused() -> None:
     frozen = nn.Linear(4, 3).requires_grad_(False)
     for module in (frozen, nn.Flatten()):
@@ -296,10 +310,8 @@ def test_an_unknown_loss_is_refused_with_the_choices() -> None:
         Task(nn.Linear(4, 3), DataSpec((4,), classes=3), "hinge")
 
 
-class OnceOnly(torch.autograd.Function):
-    """A square with a derivative and no second one."""
-
-    generate_vmap_rule = True
+class Square(torch.autograd.Function):
+    """A square whose derivative is to be given."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -308,6 +320,12 @@ class OnceOnly(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
+
+
+class OnceOnly(Square):
+    """With a derivative and no second one."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def backward(ctx: Any, bar: Tensor) -> Tensor:
@@ -331,16 +349,8 @@ class NoDerivative(torch.autograd.Function):
         raise RuntimeError("derivative for square_backward is not implemented")
 
 
-class Unbatched(torch.autograd.Function):
-    """A square, differentiable as often as one likes, without a rule for vmap."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x**2
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+class Unbatched(Square):
+    """Differentiable as often as one likes, without a rule for vmap."""
 
     @staticmethod
     def backward(ctx: Any, bar: Tensor) -> Tensor:

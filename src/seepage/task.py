@@ -27,7 +27,7 @@ from seepage.engine.precision import arithmetic
 from seepage.engine.twins import fresh_statistics, plain_attention, pure_dropout_rng, purify
 from seepage.spec import DataSpec
 
-__all__ = ["ModuleError", "Params", "Task"]
+__all__ = ["ModuleError", "Params", "Task", "TooFewOutputs"]
 
 Params = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -43,6 +43,10 @@ EMBEDDINGS = (nn.Embedding.__name__, nn.EmbeddingBag.__name__)
 
 class ModuleError(ValueError):
     """The module cannot be attacked as it is; the message lists every layer, why, and the fix."""
+
+
+class TooFewOutputs(ModuleError):
+    """Some classes of the data have no output of the module, and their labels no loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +208,7 @@ class Task:
                 f"{self.spec.shape}, got: {_first_line(error)} (last layer entered: {layer}); "
                 "check `spec.shape`, and replace layers without a second derivative"
             ) from error
+        self._check_outputs()
         if any(c.consequence is Consequence.LOOP for c in concerns):
             return concerns
         try:
@@ -218,6 +223,18 @@ class Task:
             why = "its second derivative, batched over clients, differs from the plain one"
         fix = "Accept the slower loop, whose numbers are right, or replace the operation behind it"
         return [*concerns, Concern("", type(self.module).__name__, Consequence.LOOP, why, fix)]
+
+    def _check_outputs(self) -> None:
+        """Made-up examples are all of class 0: that another has no output would show at the first one that has it."""
+        if self.spec.classes is None or callable(self.loss):  # a loss of the user's own may read outputs otherwise
+            return
+        with torch.no_grad():
+            outputs = self.forward(self.params, self._probe()[0])[0].shape[1]
+        if outputs < self.spec.classes:
+            raise TooFewOutputs(
+                f"expected at least {self.spec.classes} outputs of the module, one for each class, got {outputs}; "
+                f"give its last layer {self.spec.classes}"
+            )
 
     def _known_concerns(self) -> list[Concern]:
         # That no derivative reaches a token id speaks against attacks that need one, not against training.

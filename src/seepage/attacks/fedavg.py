@@ -25,7 +25,6 @@ from seepage.engine.optimisers import Optimiser, adam, exponential
 from seepage.engine.optimisers import cosine as annealed
 from seepage.engine.precision import Precision
 from seepage.finding import Finding, NotApplicable
-from seepage.local import local_update
 from seepage.pieces.assign import Combination, Similarity, combine, match_epochs
 from seepage.pieces.distances import cosine, squared
 from seepage.pieces.gradients import gradients_in
@@ -33,6 +32,7 @@ from seepage.pieces.labels import MethodName, guess_labels
 from seepage.pieces.layers import layer_weights
 from seepage.pieces.orders import PairDistance, Statistic, order_prior, random_filters
 from seepage.pieces.priors import outside_box, squared_variation, total_variation
+from seepage.pieces.simulation import simulated_update
 from seepage.pieces.starts import normal_lanes
 from seepage.recipe import Recipe, Schedule
 from seepage.streams import Stream
@@ -238,15 +238,8 @@ class FedAvg:
         ) -> Tensor:
             def client(x: Tensor, y: Tensor) -> Params:
                 schedule = epoch_schedule(recipe, x, y, extra.get("orders"))
-                return local_update(
-                    task,
-                    params,
-                    schedule,
-                    recipe,
-                    view.assumed_defence,
-                    buffers=buffers,
-                    keep_every=self.keep_every,
-                    compiled=self.compiled,
+                return simulated_update(
+                    view, params, schedule, recipe, buffers, keep_every=self.keep_every, compiled=self.compiled
                 )
 
             if members == 1:

@@ -21,13 +21,13 @@ from seepage.engine.optimisers import Optimiser, adam, drops, interrupted, lbfgs
 from seepage.engine.optimisers import cosine as annealed
 from seepage.engine.precision import Precision
 from seepage.finding import Finding
-from seepage.local import local_update
 from seepage.pieces.boxes import boxed
 from seepage.pieces.distances import cosine, squared
 from seepage.pieces.filters import median
 from seepage.pieces.labels import guess_labels
 from seepage.pieces.layers import masked, parse_layers, tensor_mask
 from seepage.pieces.priors import total_variation
+from seepage.pieces.simulation import simulated_update
 from seepage.pieces.starts import normal_start
 from seepage.streams import Stream
 from seepage.task import Params
@@ -110,15 +110,8 @@ class InvertingGradients:
 
         def objective(x: Tensor, y: Tensor, params: Params, buffers: Params, update: Params, mask: Params) -> Tensor:
             schedule = recipe.schedule(x, y)
-            guess = local_update(
-                task,
-                params,
-                schedule,
-                recipe,
-                view.assumed_defence,
-                buffers=buffers,
-                keep_every=self.keep_every,
-                compiled=self.compiled,
+            guess = simulated_update(
+                view, params, schedule, recipe, buffers, keep_every=self.keep_every, compiled=self.compiled
             )
             if mask:
                 guess, update = masked(guess, mask), masked(update, mask)

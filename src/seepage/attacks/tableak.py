@@ -24,10 +24,10 @@ from seepage.engine.minimise import best_start, minimise
 from seepage.engine.optimisers import adam, signed
 from seepage.engine.precision import Precision
 from seepage.finding import Finding
-from seepage.local import local_update
 from seepage.pieces.assign import match_epochs
 from seepage.pieces.distances import cosine
 from seepage.pieces.labels import guess_labels
+from seepage.pieces.simulation import simulated_update
 from seepage.pieces.starts import normal_start
 from seepage.spec import DataSpec
 from seepage.streams import Stream
@@ -85,16 +85,8 @@ class TabLeak:
         labels, sure = (view.batch_labels[:, 0], None) if known else guess_labels(view, rng / "labels")
 
         def objective(z: Tensor, y: Tensor, params: Params, buffers: Params, update: Params) -> Tensor:
-            guess = local_update(
-                task,
-                params,
-                recipe.schedule(relaxed(z, spec, softmax=self.softmax), y),
-                recipe,
-                view.assumed_defence,
-                buffers=buffers,
-                keep_every=self.keep_every,
-            )
-            return cosine(guess, update)
+            schedule = recipe.schedule(relaxed(z, spec, softmax=self.softmax), y)
+            return cosine(simulated_update(view, params, schedule, recipe, buffers, keep_every=self.keep_every), update)
 
         found = minimise(
             objective,
