@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import seepage
 from seepage import api
+from seepage.home import version
 
 
 def test_every_name_is_there_and_no_other() -> None:
@@ -31,3 +33,10 @@ def test_parts_of_the_package_come_with_the_first_name() -> None:
     )
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     subprocess.run([sys.executable, "-c", program], env=variables, check=True)
+
+
+def test_help_names_everything_there_is_and_nothing_else() -> None:
+    words = set(re.findall(r"\w+", seepage.__doc__ or ""))
+    assert set(api.__all__) <= words
+    assert not {"Any", "TYPE_CHECKING", "importlib"} & set(dir(seepage))
+    assert seepage.__version__ == version()

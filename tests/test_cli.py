@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from seepage.defences import DEFENCES
 from seepage.home import version
 from seepage.metrics import METRICS
 from seepage.models import MODELS
+from seepage.report.origin import recall
 from seepage.threat import THREATS
 
 GREY = TINY.replace('"inverting-gradients"\nsteps = 5', '"grey"')
@@ -61,7 +62,7 @@ def processes(*commands: list[object], cwd: Path) -> list[Ended]:
         )
         for command in commands
     ]
-    said = [process.communicate(timeout=120) for process in started]
+    said = [process.communicate(timeout=600) for process in started]
     return [Ended(process.returncode, *streams) for process, streams in zip(started, said, strict=True)]
 
 
@@ -303,7 +304,7 @@ def test_a_module_that_does_not_fit_is_said(tmp_path: Path) -> None:
 def test_a_folder_without_results_is_said(command: list[str], tmp_path: Path) -> None:
     write(tmp_path / "policy.toml", '[[limit]]\nmetric = "psnr"\nat_most = 3')
     said = complaint(seepage(command[0], tmp_path / "nowhere", *command[1:]))
-    assert f"{tmp_path / 'nowhere'}: expected a folder of results, got none; run `seepage audit" in said
+    assert f"{tmp_path / 'nowhere'}: expected a folder of results, got nothing there; check the path" in said
 
 
 @pytest.mark.parametrize("arguments", [["audit", "--device", "tpu"], ["audit", "--seed", "x"], ["list", "spoons"]])
@@ -393,6 +394,23 @@ def test_a_metric_that_was_not_measured_is_said_with_those_that_were(results: Pa
     assert "'psrn'" in done.stderr
 
 
+def test_means_are_written_for_spreadsheets(results: Path, tmp_path: Path) -> None:
+    assert seepage("report", results, "--csv", tmp_path / "means.csv").exit_code == 0
+    found = pd.read_csv(tmp_path / "means.csv")
+    rows = read_rows(results)[1]
+    psnr = found[found["metric"] == "psnr"].iloc[0]
+    assert psnr["mean"] == pytest.approx(rows[rows["metric"] == "psnr"]["value"].mean())
+    assert psnr["low"] <= psnr["mean"] <= psnr["high"]
+    assert set(found["metric"]) == set(rows[rows["attack"] != "none"]["metric"])
+
+
+def test_a_report_without_the_limits_of_its_audit_says_so(spec: Path, tmp_path: Path) -> None:
+    policy = write(tmp_path / "policy.toml", '[[limit]]\nmetric = "psnr"\nat_most = 300')
+    assert seepage("audit", spec, "--out", tmp_path / "out", "--policy", policy).exit_code == 0
+    assert f"add --policy={policy} for them" in " ".join(seepage("report", tmp_path / "out").stderr.split())
+    assert "Without limits" not in seepage("report", tmp_path / "out", "--policy", policy).stderr
+
+
 def test_a_report_is_written_again_from_the_results(results: Path) -> None:
     page = results / "index.html"
     before = page.read_text()
@@ -431,6 +449,34 @@ def test_lists_fit_eighty_columns_with_whole_names(kind: str, monkeypatch: pytes
     lines = seepage("list", kind).stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert set(KINDS[kind]) <= {line.split()[0] for line in lines if line.strip()}
+
+
+def test_one_of_a_list_tells_all_about_itself() -> None:
+    said = seepage("list", "attacks", "inverting-gradients").stdout
+    assert "  steps = 4800\n" in said
+    assert "weight of total variation" in said
+    assert 'euclidean = { boxed = false, decay = "none"' in said
+    for kind, registry in (("attacks", ATTACKS), ("defences", DEFENCES)):
+        for name, thing in registry.items():
+            (entry,) = strictly(seepage("list", kind, name, "--json").stdout)
+            assert set(entry["knobs"]) == {one.name for one in fields(thing)}
+    assert seepage("list", "threats", "honest-server").stdout.startswith("name: honest-server")
+    assert "did you mean 'sme'?" in complaint(seepage("list", "attacks", "smee"))
+
+
+def test_a_shell_can_complete_commands_without_waiting_for_torch(tmp_path: Path) -> None:
+    variables = {"_SEEPAGE_COMPLETE": "complete_bash", "COMP_WORDS": "seepage re", "COMP_CWORD": "1"}
+    program = (
+        "import sys; from seepage.cli import app\n"
+        "try:\n    app(prog_name='seepage')\nfinally:\n    print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), **variables},
+        text=True,
+        capture_output=True,
+    )
+    assert done.stdout.split() == ["report", "reproduce", "False"]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("attacks", "dlm-plus"), ("defences", "weight-noise")])
@@ -480,6 +526,32 @@ def test_a_reproduction_that_has_no_time_left_says_what_is_left(papers: Path, tm
     assert "1 of the trials are left for another run of the same command." in " ".join(result.stderr.split())
     again = seepage("reproduce", "someone2020/table1", "--minutes", 60, "--out", tmp_path / "out")
     assert (again.exit_code, "are left" in again.stderr) == (0, False)
+
+
+def test_a_case_of_which_some_trials_ran_is_said_not_to_be_complete(papers: Path, tmp_path: Path) -> None:
+    path = papers / "someone2020" / "table1.toml"
+    path.write_text(path.read_text() + '\n[[attack]]\nname = "count-labels"\n')
+    command = ("reproduce", "someone2020/table1", "--out", tmp_path / "out", "--attack", "grey")
+    said = " ".join(seepage(*command).stdout.split())
+    assert "Not complete: case all, 1 of 2 trials." in said
+    assert "so far" in said
+    assert {(row["case_finished"], row["case_planned"]) for row in strictly(seepage(*command, "--json").stdout)} == {
+        (1, 2)
+    }
+
+
+def test_a_specification_is_shown_to_be_copied_and_run_from_anywhere(papers: Path, tmp_path: Path) -> None:
+    shown = seepage("reproduce", "someone2020/table1", "--show")
+    assert shown.stdout == (papers / "someone2020" / "table1.toml").read_text()
+    mine = write(tmp_path / "mine.toml", shown.stdout.replace("99.0", "12.5"))
+    for command in ("reproduce", "audit"):
+        result = seepage(command, mine, "--out", tmp_path / command)
+        assert result.exit_code == 0
+        assert "Beside the paper" in result.stdout
+        assert "12.5" in result.stdout
+    line = recall(tmp_path / "audit")
+    assert line is not None
+    assert line.line == f"seepage audit {mine} --out={tmp_path / 'audit'}"
 
 
 def test_an_unknown_experiment_is_said_with_those_that_look_like_it(papers: Path) -> None:

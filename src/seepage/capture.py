@@ -487,29 +487,19 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return _load(path)
     if path.suffix == ".npz":
-        try:
+        with _reading(path, "npz", "plain numeric arrays", "save with numpy.savez and no object arrays"):
             check_npz(path)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
-        except Refused as refused:
-            raise _error(path, refused.key, refused.what, refused.fix) from refused
-        except Exception as error:
-            what = f"expected plain numeric arrays, got: {_first_line(error)}"
-            raise _error(path, "npz", what, "save with numpy.savez and no object arrays") from error
     if path.suffix in (".pt", ".pth", ".bin"):
         return _read_torch(path)
     raise _error(path, "suffix", f"expected .pt, .pth, .npz or .safetensors, got {path.suffix!r}", "convert the file")
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
-    try:
+    with _reading(path, "pickle", "a file of tensors alone", "save `module.state_dict()` rather than the module"):
         check_checkpoint(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Refused as refused:
-        raise _error(path, refused.key, refused.what, refused.fix) from refused
-    except Exception as error:
-        what = f"expected a file of tensors alone, got: {_first_line(error)}"
-        raise _error(path, "pickle", what, "save `module.state_dict()` rather than the module") from error
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if isinstance(content, list | tuple):
@@ -536,6 +526,18 @@ def _naming(path: Path) -> Iterator[None]:
         raise _error(path, refused.key, refused.what, refused.fix) from refused
 
 
+@contextmanager
+def _reading(path: Path, key: str, expected: str, fix: str) -> Iterator[None]:
+    """The same, and whatever else goes wrong with a file that is not what it should be."""
+    try:
+        with _naming(path):
+            yield
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise _error(path, key, f"expected {expected}, got: {_first_line(error)}", fix) from error
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
@@ -557,15 +559,11 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
-    with _naming(path):
+    with _reading(path, "safetensors", "a readable file", "copy the file again"):
         check_safetensors(path)
-        try:
-            tensors: dict[str, Tensor] = load_file(path)
-            with safe_open(path, framework="pt") as file:
-                order = (file.metadata() or {}).get("order", "null")
-        except Exception as error:
-            what = f"expected a readable file, got: {_first_line(error)}"
-            raise _error(path, "safetensors", what, "copy the file again") from error
+        tensors: dict[str, Tensor] = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            order = (file.metadata() or {}).get("order", "null")
         names = parse_json(order, "order")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or set(names) != set(tensors):
         return tensors

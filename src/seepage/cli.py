@@ -53,7 +53,6 @@ app = typer.Typer(
     cls=_Commands,
     name="seepage",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
     help="Measures what federated learning gives away.\n\n"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.resources
+import inspect
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import MISSING, Field, asdict, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,17 +23,17 @@ from rich.table import Table as Grid
 from seepage.attacks import ATTACKS
 from seepage.audit.differences import differences
 from seepage.audit.experiment import Experiment, read_experiment
-from seepage.audit.frontier import as_frame, bounds, cheapest, points, read_seeds, seed_folder, seeded
+from seepage.audit.frontier import as_frame, bounds, cheapest, points, read_seeds, seed_folder, seeded, told_first
 from seepage.audit.gate import exit_code, gate, read_policy
 from seepage.audit.live import LiveView
 from seepage.audit.mirror import Mirror
 from seepage.audit.pool import LocalPool, Pool
 from seepage.audit.ray_pool import RayPool
 from seepage.audit.run import WRONG, run
-from seepage.audit.summary import read_rows
+from seepage.audit.summary import Index, means, read_rows
 from seepage.audit.trackers import tracker
 from seepage.audit.tune import print_tried, read_tuning, tune, tuned_table, write_tuned
-from seepage.audit.values import SpecError
+from seepage.audit.values import SpecError, plain
 from seepage.audit.verdicts import as_junit, as_markdown, as_sarif
 from seepage.console import DataFolder, Device, DeviceOption, bar, clear_errors, pick_device, say
 from seepage.data import DATASETS, FetchFailed, fetch
@@ -45,9 +46,15 @@ from seepage.metrics import METRICS
 from seepage.models import MODELS, options
 from seepage.report import write_report
 from seepage.report.frontier import print_frontier, write_frontier
-from seepage.report.origin import remember
+from seepage.report.origin import recall, remember
 from seepage.report.pdf import write_pdf
-from seepage.report.terminal import print_comparison, print_differences, print_findings, print_verdicts
+from seepage.report.terminal import (
+    print_comparison,
+    print_differences,
+    print_findings,
+    print_unfinished,
+    print_verdicts,
+)
 from seepage.spelling import meant
 from seepage.threat import THREATS
 from seepage.train.command import app as train_app
@@ -120,15 +127,19 @@ def audit(
             text = path.read_text(encoding="utf-8")
         where = _pool(pool, address, gpu_share)
         _perform(experiment, out, device, data, pool=where, mirror=mirror, track=track)
-        remember(out, ["seepage", "audit", *([str(spec)] if spec else []), *_seeded(seed)], text)
+        given = [str(spec)] if spec else []
+        chosen = _given(out=out, device=device, policy=policy, data=data, seed=seed)
+        remember(out, ["seepage", "audit", *given, *chosen], text)
         index, rows, _ = read_rows(out)
         verdicts = [] if limits is None else gate(rows, limits)
         page = write_report(out, verdicts)
         if as_json:
-            _print_json(rows)
+            _print_json(_with_progress(rows, index))
             print_verdicts(verdicts, say)
         else:
             print_findings(rows, index.threshold)
+            print_unfinished(rows, index)
+            print_comparison(rows, index)
             print_verdicts(verdicts)
             say.print(
                 f"\nPictures and details: [bold]{escape(str(page))}[/bold]   "
@@ -144,7 +155,10 @@ def frontier_command(
     spec: Annotated[Path, typer.Argument(help="Experiment in TOML; a list in place of a defence's knob is a sweep.")],
     out: Out = Path("seepage-frontier"),
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Repeat everything with so many seeds.")] = 3,
-    metric: Annotated[str, typer.Option("--metric", help="What leakage is measured in.")] = "recovered",
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", help="What leakage is measured in; default: the share of the data that came back."),
+    ] = None,
     policy: Annotated[Path | None, typer.Option("--policy", help="Limits that the chosen setting must keep.")] = None,
     accuracy_of: Annotated[
         str | None, typer.Option("--accuracy-of", help="Take accuracy from this case, leakage from the others.")
@@ -164,7 +178,7 @@ def frontier_command(
     """
     with clear_errors(*MISTAKES):
         limits = None if policy is None else read_policy(policy)
-        if metric not in METRICS:
+        if metric is not None and metric not in METRICS:
             raise SpecError(
                 f"--metric: expected one that `seepage list metrics` names, got {metric!r}{meant(metric, METRICS)}"
             )
@@ -172,6 +186,7 @@ def frontier_command(
         for experiment in experiments:
             _perform(experiment, seed_folder(out, experiment), device, data, limit)
         rows, first = read_seeds(out, experiments), experiments[0]
+        metric = metric or told_first(rows)
         proven = bounds(first, _device(device), data, metric)
         found = points(rows, metric, limits, proven, accuracy_of)
         attacked = rows[rows["attack"] != "none"].drop_duplicates(["seed", "client"])
@@ -189,8 +204,11 @@ def frontier_command(
 @app.command()
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="Name such as geiping2020/smoke; without it, all are listed.")
+        str | None, typer.Argument(help="Name such as geiping2020/smoke, or your own TOML; without it, all are listed.")
     ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print its specification and stop, to copy and change it.")
+    ] = False,
     case: Annotated[
         list[str] | None, typer.Option("--case", help="Run this case alone, by name; may be given several times.")
     ] = None,
@@ -223,23 +241,27 @@ def reproduce(
                 on = ", ".join(sorted({case.data.name for case in listed.cases}))
                 sys.stdout.write(f"{known}  on {on}\n    {listed.about}\n")
             return
-        if name not in found:
+        path = found.get(name, Path(name))
+        if name not in found and path.suffix != ".toml":
             raise SpecError(f"expected a name that `seepage reproduce` lists, got {name!r}{meant(name, found)}")
-        experiment = read_experiment(found[name], seed=seed)
-        folder = out or Path("seepage-results") / name
+        experiment = read_experiment(path, seed=seed)
+        if show:
+            sys.stdout.write(path.read_text(encoding="utf-8"))
+            return
+        folder = out or Path("seepage-results") / (name if name in found else path.stem)
         where = _pool(pool, address, gpu_share)
         _perform(experiment, folder, device, data, limit, case, minutes, where, mirror, track, attack)
         narrowed = [f"--{key}={one}" for key, chosen in (("case", case), ("attack", attack)) for one in chosen or ()]
-        narrowed += [f"--limit={limit}"] if limit else []
-        spec_text = found[name].read_text(encoding="utf-8")
-        remember(folder, ["seepage", "reproduce", name, *narrowed, *_seeded(seed)], spec_text)
+        narrowed += _given(limit=limit, out=out, device=device, data=data, seed=seed)
+        remember(folder, ["seepage", "reproduce", name, *narrowed], path.read_text(encoding="utf-8"))
         index, rows, _ = read_rows(folder)
         page = write_report(folder, [])
         if as_json:
-            _print_json(rows)
+            _print_json(_with_progress(rows, index))
             return
         print_findings(rows, index.threshold)
-        print_comparison(rows, experiment.expect)
+        print_unfinished(rows, index)
+        print_comparison(rows, index)
         say.print(f"\nPictures and details: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
 
 
@@ -248,12 +270,20 @@ def report(
     folder: Annotated[Path, typer.Argument(help="Folder of results.")],
     policy: Annotated[Path | None, typer.Option("--policy", help="Limits to hold the results against.")] = None,
     pdf: Annotated[Path | None, typer.Option("--pdf", help="Print it to this file, too; needs Chromium.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write every mean with its interval to this file, too.")
+    ] = None,
 ) -> None:
     """Write the report of a folder of results again."""
     with clear_errors(*MISTAKES):
         limits = None if policy is None else read_policy(policy)
-        page = write_report(folder, [] if limits is None else gate(read_rows(folder)[1], limits))
+        rows = read_rows(folder)[1]
+        page = write_report(folder, [] if limits is None else gate(rows, limits))
         say.print(f"Wrote [bold]{escape(str(page))}[/bold]", soft_wrap=True)
+        _miss_policy(folder, policy)
+        if csv is not None:
+            means(rows).to_csv(csv, index=False)
+            say.print(f"Wrote [bold]{escape(str(csv))}[/bold]", soft_wrap=True)
         if pdf is not None:
             write_pdf(page, pdf)
             say.print(f"Wrote [bold]{escape(str(pdf))}[/bold]", soft_wrap=True)
@@ -358,10 +388,20 @@ class Kind(StrEnum):
 @app.command("list")
 def list_command(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[str | None, typer.Argument(help="One of them, to read all about it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list on stdout.")] = False,
 ) -> None:
     """List what there is, with what each needs."""
     entries = _entries(kind)
+    if name is not None:
+        with clear_errors(SpecError):
+            known = [entry["name"] for entry in entries]
+            if name not in known:
+                raise SpecError(f"expected one of {known}, got {name!r}{meant(name, known)}")
+        entries = [{**entry, **_details(kind, name)} for entry in entries if entry["name"] == name]
+        if not as_json:
+            _print_details(entries[0])
+            return
     if as_json:
         sys.stdout.write(json.dumps(entries) + "\n")
         return
@@ -450,8 +490,17 @@ def _perform(
         say.print(f"{view.late} of the trials are left for another run of the same command.", soft_wrap=True)
 
 
-def _seeded(seed: int | None) -> list[str]:
-    return [] if seed is None else [f"--seed={seed}"]
+def _miss_policy(folder: Path, policy: Path | None) -> None:
+    """Say that limits which the audit was held against are no longer on the page."""
+    origin = recall(folder)
+    held = [] if origin is None else [word for word in origin.command if word.startswith("--policy=")]
+    if held and policy is None:
+        say.print(f"Without limits, which the audit was held against: add {escape(held[0])} for them.", soft_wrap=True)
+
+
+def _given(**options: object) -> list[str]:
+    """Options as they were typed, without those that were not."""
+    return [f"--{name}={value}" for name, value in options.items() if value not in (None, Device.AUTO)]
 
 
 def _device(device: Device, pool: Pool | None = None) -> torch.device:
@@ -478,6 +527,15 @@ def _experiments() -> dict[str, Path]:
     return {}
 
 
+def _with_progress(rows: pd.DataFrame, index: Index) -> pd.DataFrame:
+    """With how many trials of its case are finished, of how many, beside each row."""
+    cases = index.case_progress(rows)
+    return rows.assign(
+        case_finished=[cases[case].finished for case in rows["case"]],
+        case_planned=[cases[case].planned for case in rows["case"]],
+    )
+
+
 def _print_json(rows: pd.DataFrame) -> None:
     sys.stdout.write(rows.to_json(orient="records", double_precision=15) + "\n")
 
@@ -502,6 +560,42 @@ def _entries(kind: Kind) -> list[dict[str, Any]]:
     if kind is Kind.METRICS:
         return [{"name": n, "unit": m.unit, "about": m.about} for n, m in METRICS.items()]
     return [{"name": n, "knows": ", ".join(sorted(t.facts)) or "nothing", "about": t.about} for n, t in THREATS.items()]
+
+
+def _details(kind: Kind, name: str) -> dict[str, Any]:
+    """The knobs of an attack or a defence with what each has unless told otherwise, its presets, and its whole text."""
+    if kind not in (Kind.ATTACKS, Kind.DEFENCES):
+        return {}
+    thing: Any = (ATTACKS if kind is Kind.ATTACKS else DEFENCES)[name]
+    return {
+        "about": inspect.getdoc(thing) or "",
+        "knobs": {one.name: _default(one) for one in fields(thing)},
+        "presets": {preset: plain(dict(values)) for preset, values in thing.presets.items()},
+    }
+
+
+def _default(knob: Field[Any]) -> Any:
+    if knob.default_factory is not MISSING:
+        return plain(knob.default_factory())
+    return "(must be given)" if knob.default is MISSING else plain(knob.default)
+
+
+def _print_details(entry: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            console.print(f"[bold]{key}[/bold]" + ("" if value else ": none"))
+            for name, one in value.items():
+                console.print(f"  {escape(name)} = {escape(_as_toml(one))}", soft_wrap=True)
+        else:
+            console.print(f"[bold]{key}[/bold]: {escape(str(value))}", soft_wrap=True)
+
+
+def _as_toml(value: Any) -> str:
+    """A knob as an experiment has it; what is absent there is left out."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_as_toml(one)}" for name, one in value.items()) + " }"
+    return "(left out)" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _first_line(thing: Any) -> str:

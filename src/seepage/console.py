@@ -58,9 +58,14 @@ def bar() -> Progress:
     return Progress(*columns, console=say, transient=True)
 
 
+_FILE_FIX = "check the path, who may write there, and whether there is room"
+
+
 @contextmanager
 def clear_errors(*mistakes: type[Exception], stopped: str = "Stopped.") -> Iterator[None]:
     """What a person did wrong is said in a sentence, with exit code 2; a traceback is for what Seepage did wrong.
+
+    A file that the system does not let one read or write is no fault of Seepage's either.
 
     Args:
         *mistakes: errors that are a person's.
@@ -71,6 +76,15 @@ def clear_errors(*mistakes: type[Exception], stopped: str = "Stopped.") -> Itera
         yield
     except wrong as error:
         say.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fix = "name a folder, or none yet" if isinstance(error, FileExistsError | NotADirectoryError) else _FILE_FIX
+        say.print(
+            f"[bold red]error:[/bold red] {escape(f'{error.filename}: {error.strerror}; {fix}')}",
+            soft_wrap=True,
+        )
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         say.print(stopped)

@@ -72,8 +72,12 @@ def test_few_clients_say_nothing_and_many_differences_are_held_to_more() -> None
     second = pd.concat([rows([v + 1 for v in NOISE[:6]], case=f"case {i}") for i in range(10)])
     alone = only(differences(rows(NOISE[:6]), rows([v + 1 for v in NOISE[:6]])))
     assert alone.p == pytest.approx(2 / 64)
-    assert [d.verdict for d in differences(first, second)] == ["within chance"] * 10
+    assert [d.verdict for d in differences(first, second)] == ["too few clients to tell (6)"] * 10
     assert differences(first, second)[0].p == pytest.approx(20 / 64)
+
+    first = pd.concat([rows(NOISE, case=f"case {i}") for i in range(10)])
+    second = pd.concat([rows([v + 1 for v in NOISE], case=f"case {i}") for i in range(10)])
+    assert [d.verdict for d in differences(first, second)] == ["beyond chance"] * 10
 
 
 def test_lines_of_one_folder_alone_are_named() -> None:

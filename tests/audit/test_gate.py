@@ -59,6 +59,20 @@ def test_a_sentence_says_by_how_much_a_limit_is_broken() -> None:
     assert verdict.why == "30 is above 25"
 
 
+def test_the_worst_of_what_is_taken_together_is_named() -> None:
+    table = pd.concat([rows([0.0] * 6, attack="weak"), rows([30.0], attack="strong", defence="clip", case="other")])
+    (verdict,) = gate(table, Policy((Limit("psnr", at_most=25.0, statistic="max"),)))
+    assert verdict.why == "30 is above 25; highest, 30: strong as honest-server, clip, case other"
+    (verdict,) = gate(table, Policy((Limit("psnr", at_most=25.0),)))  # which a weak attack brings down
+    assert verdict.outcome == "within"
+    assert verdict.why.endswith("; highest, 30: strong as honest-server, clip, case other")
+    learned = pd.concat(
+        [rows([v], metric="accuracy", attack="none", defence=d) for v, d in ((0.9, "none"), (0.3, "clip"))]
+    )
+    (verdict,) = gate(learned, Policy((Limit("accuracy", at_least=0.5, statistic="min"),)))
+    assert verdict.why == "0.3 is below 0.5; lowest, 0.3: clip"
+
+
 def test_a_mean_says_how_sure_it_is() -> None:
     clients = pd.concat([rows([v, v + 1], client=str(v)) for v in (10.0, 12.0, 14.0)])
     found = mean_interval([10.5, 12.5, 14.5])

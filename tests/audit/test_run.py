@@ -32,7 +32,7 @@ from seepage.defences import DpSgd
 from seepage.engine.minimise import Status
 from seepage.metrics.pixels import psnr
 from seepage.recipe import Recipe
-from seepage.task import ModuleError
+from seepage.task import ModuleError, TooFewOutputs
 
 CPU = torch.device("cpu")
 PROMISED = ["trial", "attack", "defence", "threat", "client", "item", "metric", "value", "seed", "outcome"]
@@ -513,11 +513,28 @@ def test_ones_own_data_are_dealt_like_any_other(here: Path) -> None:
     table = perform(experiment, here / "out")
     rows = table.read()
     assert set(rows["data"]) == {"owndata:table"}
-    assert {"mae", "exact_match", "accuracy"} <= set(rows["metric"])
+    assert {"mae", "exact_match", "cell_accuracy", "accuracy"} <= set(rows["metric"])
     assert all(table.pictures(t.digest) is None for t in experiment.trials())
 
 
 OWN = "def wrong():\n    return 3\n\n\ndef raises():\n    raise RuntimeError('a bug of the user')\n"
+MORE_OF_IT = """
+import torch
+from seepage import DataSpec, Examples
+from seepage.data import Dataset
+
+made = torch.nn.Linear(2, 2)
+
+
+def sized(width):
+    return torch.nn.Linear(width, width)
+
+
+def bytes_as_floats():
+    spec = DataSpec((1, 2, 2), classes=2, mean=(0.5,), std=(0.25,))
+    half = Examples(spec.normalise(torch.arange(16.0).reshape(4, 1, 2, 2) * 17), torch.arange(4) % 2)
+    return Dataset("mine", spec, half, half)
+"""
 
 
 @pytest.mark.parametrize(
@@ -540,10 +557,32 @@ def test_ones_own_code_that_does_not_fit_stops_the_run_with_a_sentence(
     assert message in str(failed.value)
 
 
-def test_a_bug_in_ones_own_code_is_a_row(here: Path) -> None:
-    (here / "own_code.py").write_text(OWN)
-    rows = perform(tiny(attack=["grey"], model={"name": "own_code:raises"}), here / "out").read()
-    assert rows["outcome"].tolist() == ["error: RuntimeError: a bug of the user"]
+@pytest.mark.parametrize(
+    ("section", "entry", "message"),
+    [
+        ("model", {"name": "own_code:raises"}, "model.name: own_code:raises raised RuntimeError: a bug of the user"),
+        ("data", {"name": "own_code:raises"}, "a bug of the user (own_code.py, line 6)"),
+        ("data", {"name": "own_code:sized"}, "data.name: expected own_code:sized to take what it is given"),
+        ("model", {"name": "own_code:sized"}, "missing a required argument: 'width'; give its arguments as options"),
+        ("model", {"name": "own_code:sized", "options": {"widht": 3}}, "model.name: expected own_code:sized to take"),
+        ("model", {"name": "own_code:made"}, "got a Linear that is made already; name what makes it"),
+        ("model", {"name": "own_code.py:made"}, "which names a file; write 'own_code:made'"),
+        ("model", {"name": "own_code:raisse"}, "did you mean 'raises'?"),
+        ("model", {"name": "elsewhere:net"}, "run from the folder where elsewhere.py lies"),
+        ("model", {"name": "needs_more:net"}, "which needs what is not installed: No module named 'not_installed'"),
+        ("model", {"name": "half_written:net"}, "to import it raised NameError: name 'oops' is not defined"),
+        ("data", {"name": "own_code:bytes_as_floats"}, "spec.low to spec.high, 0 to 1, got 0 to 255; divide"),
+    ],
+)  # fmt: skip
+def test_a_bug_in_what_everything_rests_on_stops_the_run_with_its_line(
+    section: str, entry: dict[str, Any], message: str, here: Path
+) -> None:
+    (here / "own_code.py").write_text(OWN + MORE_OF_IT)
+    (here / "needs_more.py").write_text("import not_installed\n")
+    (here / "half_written.py").write_text("oops\n")
+    with pytest.raises(SpecError) as failed:
+        perform(tiny(attack=["grey"], **{section: entry}), here / "out")
+    assert message in str(failed.value)
 
 
 # --- what stops a run ------------------------------------------------------------------------------------------------
@@ -593,6 +632,21 @@ def test_a_module_that_does_not_fit_the_data_stops_the_run(here: Path) -> None:
     (here / "misfit.py").write_text("from torch import nn\n\n\ndef net():\n    return nn.Linear(3, 10)\n")
     with pytest.raises(ModuleError):
         perform(tiny(attack=["grey"], model={"name": "misfit:net"}), here / "out")
+
+
+def test_a_network_without_an_output_for_each_class_stops_the_run(here: Path) -> None:
+    (here / "narrow.py").write_text(
+        "from torch import nn\n\n\ndef net(classes=5):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, classes))\n"
+    )
+    said = r"model\.options: expected at least 10 outputs .*, got 5; give its last layer 10 .*arguments of narrow:net"
+    narrow, wide = ({"name": "narrow:net", "options": {"classes": count}} for count in (5, 10))
+    with pytest.raises(TooFewOutputs, match=rf"^{tiny().where}: {said}"):
+        perform(tiny(attack=["grey"], model=narrow), here / "out")
+    both = tiny(attack=["grey"], case=[{"name": "good", "model": wide}, {"name": "bad", "model": narrow}])
+    with pytest.raises(TooFewOutputs, match=rf": case\[1\]\.{said}"):
+        perform(both, here / "out")
+    assert not (here / "out" / "rows").exists()
 
 
 def test_what_was_finished_before_a_stop_is_kept(tmp_path: Path) -> None:
@@ -657,7 +711,7 @@ def test_a_trial_whose_rows_cannot_be_written_is_not_finished(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "expected a folder of results, got none; run `seepage audit --out"),
+        (None, "expected a folder of results, got a folder without experiment.json; check the path, or make one with"),
         ("{", "expected what `seepage audit` writes"),
         ("[]", "expected what `seepage audit` writes"),
         (json.dumps({"name": "a"}), "expected what `seepage audit` writes"),
@@ -672,6 +726,15 @@ def test_a_folder_that_is_none_of_results_fails_with_its_path(
     with pytest.raises(SpecError, match=message) as failed:
         read_rows(tmp_path)
     assert str(tmp_path) in str(failed.value)
+
+
+def test_a_part_of_a_folder_of_results_names_the_folder(tmp_path: Path) -> None:
+    perform(tiny(attack=["grey"]), tmp_path / "out")
+    (tmp_path / "out" / "index.html").touch()
+    for part, what in (("index.html", "a file"), ("rows", "a folder without experiment.json")):
+        with pytest.raises(SpecError) as failed:
+            read_rows(tmp_path / "out" / part)
+        assert f"expected a folder of results, got {what}; name {tmp_path / 'out'}" in str(failed.value)
 
 
 def test_layers_that_are_not_plainly_fine_are_named_before_any_work(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from seepage.audit.diagnosis import Cause
 from seepage.audit.experiment import Expectation
-from seepage.audit.summary import MEASURES, answers, compare, summarise
+from seepage.audit.summary import MEASURES, Index, Planned, Progress, answers, compare, summarise
 
 
 def row(metric: str, value: float, **columns: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_failures_are_told_beside_what_was_measured() -> None:
 
 
 def compared(expectation: Expectation, *rows: dict[str, Any]) -> tuple[float | None, str]:
-    (comparison,) = compare(pd.DataFrame(rows), (expectation,))
+    (comparison,) = compare(pd.DataFrame(rows), Index("e", "", 20.0, (expectation,), ()))
     return (None if comparison.ours is None else comparison.ours.mean), comparison.verdict
 
 
@@ -137,12 +137,36 @@ def test_causes_are_counted_once_for_every_attacked_update() -> None:
     assert old.causes == {}
 
 
+def test_what_is_not_finished_is_said_to_be_so() -> None:
+    plan = (Planned("all", "a", "none", 3), Planned("all", "b", "none", 1), Planned("all", "none", "none", 1))
+    expect = (
+        Expectation("all", "psnr", reported=20.0, attack="a"),
+        Expectation("all", "psnr", attack="b"),
+        Expectation("all", "accuracy", reported=0.5),
+        Expectation("all", "psnr", at_least=19.0),
+    )
+    index = Index("e", "", 20.0, expect, ("1", "2", "3", "4", "5"), plan)
+    found = pd.DataFrame([row("psnr", 20.0, trial="2"), row("psnr", 18.0, trial="4", attack="b")])
+    verdicts = [one.verdict for one in compare(found, index)]
+    assert verdicts == [
+        "as reported, so far (1 of 3 trials)",
+        "",  # complete, and nothing to hold it against
+        "not measured",
+        "target met, so far (2 of 4 trials)",
+    ]
+    assert index.case_progress(found) == {"all": Progress(2, 5)}
+    complete = pd.DataFrame([row("psnr", 20.0, trial=str(i)) for i in range(1, 6)])
+    assert compare(complete, index)[0].verdict == "as reported"
+
+
 def test_a_line_is_about_the_most_that_its_attack_answers() -> None:
     rows = pd.DataFrame(
         [
             row("psnr", 10.0, attack="images"),
             row("label_accuracy", 1.0, attack="images", item="all"),
+            row("cell_accuracy", 1.0, attack="rows"),
             row("exact_match", 1.0, attack="rows"),
+            row("exact_match", 1.0, attack="arrays"),
             row("token_accuracy", 1.0, attack="texts"),
             row("token_bag", 1.0, attack="texts", item="all"),
             row("token_bag", 1.0, attack="tokens", item="all"),
@@ -162,6 +186,7 @@ def test_a_line_is_about_the_most_that_its_attack_answers() -> None:
     expected = {
         "images": "image",
         "rows": "row",
+        "arrays": "array",
         "texts": "text",
         "tokens": "token",
         "features": "feature",
@@ -180,7 +205,8 @@ def test_a_line_is_about_the_most_that_its_attack_answers() -> None:
 
 def test_reported_accuracy_is_compared_with_the_last_round() -> None:
     rows = pd.DataFrame([learning(value, item=str(i)) for i, value in enumerate([0.1, 0.4, 0.7])])
-    (only,) = compare(rows, (Expectation("all", "accuracy", reported=0.72, tolerance=0.05),))
+    expected = Expectation("all", "accuracy", reported=0.72, tolerance=0.05)
+    (only,) = compare(rows, Index("e", "", 20.0, (expected,), ()))
     assert only.ours is not None
     assert only.ours.mean == pytest.approx(0.7)
     assert only.verdict == "as reported"

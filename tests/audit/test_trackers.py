@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.audits import perform, tiny
+from seepage.audit.summary import over_clients
 from seepage.audit.trackers import tracker
 from seepage.audit.values import SpecError
 
@@ -22,12 +23,18 @@ def test_tensorboard_reads_the_means_of_every_metric_and_accuracy_round_by_round
     for trial in experiment.trials():
         read = EventAccumulator(str(tmp_path / "tensorboard" / trial.digest))
         read.Reload()
+        told = {name: [event.value for event in read.Scalars(name)] for name in read.Tags()["scalars"]}
         own = rows[rows["trial"] == trial.digest]
-        assert set(read.Tags()["scalars"]) == set(own["metric"])
+        if trial.attack is None:
+            assert told == {"accuracy": pytest.approx(own["value"].tolist(), rel=1e-6)}
+            continue
+        assert set(told) == {f"{metric}{end}" for metric in own["metric"] for end in ("", "_low", "_high", "_clients")}
         for metric, part in own.groupby("metric"):
-            told = [event.value for event in read.Scalars(metric)]
-            expected = part["value"].tolist() if metric == "accuracy" else [part["value"].mean()]
-            assert told == pytest.approx(expected, rel=1e-6)
+            expected = over_clients(part, metric)
+            assert told[metric] == pytest.approx([expected.mean], rel=1e-6)
+            assert told[f"{metric}_low"] == pytest.approx([expected.low], rel=1e-6)
+            assert told[f"{metric}_high"] == pytest.approx([expected.high], rel=1e-6)
+            assert told[f"{metric}_clients"] == [3]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -38,8 +45,25 @@ def test_mlflow_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     experiment = tiny()
     rows = perform(experiment, tmp_path, after=[tracker("mlflow", tmp_path, "tiny")]).read()
     (told,) = mlflow.search_runs(experiment_names=["tiny"], output_format="list")
-    assert told.data.metrics["psnr"] == pytest.approx(rows[rows["metric"] == "psnr"]["value"].mean())
+    expected = over_clients(rows[rows["metric"] == "psnr"], "psnr")
+    psnr = {
+        name: value for name, value in told.data.metrics.items() if name.split("_")[0] == "psnr" and "_of_" not in name
+    }
+    assert psnr == pytest.approx(
+        {"psnr": expected.mean, "psnr_low": expected.low, "psnr_high": expected.high, "psnr_clients": 3}
+    )
     assert told.data.params["attack"] == "inverting-gradients"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_client_with_one_image_has_no_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="pip install 'seepage[mlflow]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    perform(tiny(), tmp_path, limit=1, after=[tracker("mlflow", tmp_path, "one")])
+    (told,) = mlflow.search_runs(experiment_names=["one"], output_format="list")
+    assert told.data.metrics["psnr_clients"] == 1
+    assert not [name for name in told.data.metrics if name.endswith(("_low", "_high"))]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from seepage.audit.tune import Tried, explains, read_tuning, tune, tuned_table, 
 from seepage.audit.values import SpecError
 from seepage.finding import Finding
 from seepage.streams import Stream
+from seepage.task import TooFewOutputs
 
 pytest.importorskip("optuna", reason="pip install 'seepage[tune]'")
 pytest.importorskip("tomli_w", reason="pip install 'seepage[tune]'")
@@ -152,6 +153,18 @@ def test_ones_own_attack_is_tuned_under_its_name(tmp_path: Path, monkeypatch: py
     assert set(knobs) == {"lr", "starts"}
     tuned = tuned_table(table, experiment, tuning, Tried({"lr": 0.25}, 0.5))
     assert tuned["attack"] == [{"name": "tunedcode:Mine", "lr": 0.25}]
+
+
+def test_a_network_that_does_not_fit_is_named_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "thin.py").write_text(
+        "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 5))\n"
+    )
+    path = tmp_path / "spec.toml"
+    path.write_text(SPEC.replace('{ name = "mlp", options = { hidden = [8] } }', '{ name = "thin:net" }'))
+    experiment, tuning, knobs, _ = read_tuning(path)
+    with pytest.raises(TooFewOutputs, match=r"spec\.toml: model\.options: expected at least 10 outputs"):
+        tune(experiment, tuning, knobs, tmp_path / "out", CPU)
 
 
 def test_a_list_of_choices_needs_no_table(spec: Path) -> None:

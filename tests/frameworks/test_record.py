@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -161,3 +162,8 @@ def test_sealed_examples_that_go_nowhere_are_told(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="expected `secret=FILE`"), record(model, tmp_path / "capture") as rec:
         rec.seal(torch.ones(1, 2), torch.tensor([0]))
     assert len(read_capture(tmp_path / "capture")) == 1
+
+
+def test_arrays_are_refused_where_tensors_are_wanted() -> None:
+    with record(nn.Linear(2, 2)) as rec, pytest.raises(TypeError, match=r"y: expected a tensor .* got ndarray"):
+        rec.seal(torch.zeros(1, 2), np.zeros(1))  # type: ignore[arg-type]

@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 
 import seepage
 from seepage.audit.summary import read_rows
-from seepage.capture import read_capture, write_capture
+from seepage.capture import read_capture, read_secret, write_capture, write_secret
 from seepage.cli import app
 from seepage.frameworks.record import record, write_recipe
 from seepage.recipe import SGD, Recipe
+from seepage.spec import Examples
 
 MODEL = """
 import torch, seepage
@@ -171,14 +172,15 @@ def test_the_doctor_says_when_the_module_is_another(home: Path) -> None:
     [
         (("nowhere", "--model", "mine:task"), "expected a folder with a capture.json"),
         (("captures", "--model", "mine:missing"), "expected `package.module:factory`"),
-        (("captures", "--model", "mine:network"), "give --shape"),
+        (("captures", "--model", "mine:network"), "as in --shape 3,32,32"),
         (("captures", "--model", "mine:network", "--shape", "a,b"), "expected whole numbers"),
         (("captures", "--model", "mine:MODEL"), "expected `package.module:factory`"),
         (("captures", "--model", "mine:sized"), "--model 'mine:sized(8, norm=\"batch\")'"),
         (("captures", "--model", "mine:sized(24, 3, 5)"), "too many positional arguments"),
+        (("captures", "--model", "mine:sized(24, 2)"), "--model: mine:sized: expected at least 3 outputs"),
         (("captures", "--model", "mine:sized(exit())"), "expected numbers, strings, lists"),
         (("captures", "--model", "mine:sized(24"), "expected numbers, strings, lists"),
-        (("captures", "--model", "mine:broken"), "it raised RuntimeError: no licence (mine.py, line"),
+        (("captures", "--model", "mine:broken"), "mine:broken raised RuntimeError: no licence (mine.py, line"),
         (("captures", "--model", "mine:task", "--client", "x"), "expected one of ['ward 0', 'ward 1']"),
         (("captures", "--model", "mine:task", "--round", "9"), "in round 9"),
         (("captures", "--model", "mine:task", "--recipe", "mine.py"), "expected TOML"),
@@ -190,6 +192,64 @@ def test_what_a_person_did_wrong_is_said_in_a_sentence(home: Path, words: tuple[
         done = call(command, *words)
         assert done.exit_code == 2
         assert said in " ".join(done.output.split())
+
+
+def test_sealed_labels_that_have_no_output_are_refused(home: Path) -> None:
+    held = read_secret(home / "secrets" / "1.safetensors")
+    write_secret(home / "wider.safetensors", replace(held, examples=Examples(held.examples.x, torch.tensor([7]))))
+    for command in ("doctor", "attack"):
+        done = call(command, "captures", "--model", "mine:task", "--secret", "wider.safetensors")
+        assert done.exit_code == 2
+        said = " ".join(done.output.split())
+        assert "expected at least 8 outputs, as the sealed examples of client 'ward 1' have labels up to 7" in said
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (torch.zeros(1, 1, 6, 6, dtype=torch.uint8), torch.tensor([1]), "in floating point, got torch.uint8"),
+        (torch.zeros(1, 6, 6, 1), torch.tensor([1]), "of shape (1, 6, 6), got (6, 6, 1); seal what"),
+        (torch.zeros(1, 1, 6, 6), torch.tensor([1.0]), "got torch.float32 of shape (1,); seal `y.long()`"),
+        (torch.zeros(1, 1, 6, 6), torch.eye(3)[:1], "got torch.float32 of shape (1, 3); seal `y.long()`"),
+    ],
+    ids=["bytes", "channels last", "labels as floats", "labels one-hot"],
+)
+def test_sealed_examples_that_the_module_does_not_eat_are_refused(
+    home: Path, x: torch.Tensor, y: torch.Tensor, said: str
+) -> None:
+    held = read_secret(home / "secrets" / "1.safetensors")
+    write_secret(home / "odd.safetensors", replace(held, examples=Examples(x, y)))
+    for command in ("doctor", "attack"):
+        done = call(command, "captures", "--model", "mine:task", "--secret", "odd.safetensors")
+        assert done.exit_code == 2
+        assert "--secret: client 'ward 1': expected" in " ".join(done.output.split())
+        assert said in " ".join(done.output.split())
+
+
+def test_without_a_word_on_pixels_likeness_goes_by_the_range_of_the_sealed_ones(home: Path) -> None:
+    """A guess of one grey for numbers drawn evenly from 0 to 1 has 10.8 dB; by a range of 6 it would have 26."""
+    done = call(
+        "attack", "captures", "--model", "mine:network", "--shape", "1,6,6", "--secret", "secrets", "--out", "out",
+        "--effort", "quick", "--device", "cpu",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "what pixels are worth is not known" in " ".join(done.output.split())
+    rows = read_rows(home / "out")[1]
+    guess = rows[rows["metric"] == "psnr_of_constant"]["value"]
+    held = [read_secret(home / "secrets" / f"{client}.safetensors").examples.x for client in range(2)]
+    width = float(torch.cat(held).max() - torch.cat(held).min())
+    by_hand = [10 * np.log10(width**2 / float((x - x.mean()).square().mean())) for x in held]
+    assert sorted(set(guess.round(3))) == pytest.approx(sorted(by_hand), abs=1e-2)
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_a_sentence(home: Path) -> None:
+    command = ("attack", "captures", "--model", "mine:task", "--effort", "quick", "--out")
+    done = call(*command, "mine.py")
+    assert done.exit_code == 2
+    assert "error: mine.py: File exists; name a folder, or none yet" in done.output
+    done = call(*command, "mine.py/results")
+    assert done.exit_code == 2
+    assert "Not a directory; name a folder, or none yet" in " ".join(done.output.split())
 
 
 def test_a_factory_is_called_with_what_stands_behind_its_name(home: Path) -> None:

@@ -91,7 +91,15 @@ def test_what_is_not_given_is_left_out() -> None:
     without_labels = names(score_images(truth.x, None, truth, SPEC, public=images(4, seed=1)))
     assert not any(name.endswith("class_mean") or name.startswith("label") for name in without_labels)
     assert "recovered_of_public_mean" in without_labels
-    assert names(score_tabular(rows(2).x, None, rows(2), TABLE)) == {"mae", "exact_match", "relative_error"}
+    assert names(score_tabular(rows(2).x, None, rows(2), TABLE)) == {
+        "mae",
+        "exact_match",
+        "cell_accuracy",
+        "cell_accuracy_of_majority",
+        "relative_error",
+        "rows_found",
+        "column_count",
+    }
 
 
 @settings(max_examples=8, deadline=None)
@@ -203,9 +211,14 @@ def test_regression_has_no_label_metrics() -> None:
     assert names(scored) == {
         "mae",
         "exact_match",
+        "cell_accuracy",
         "relative_error",
         "mae_of_public_mean",
         "exact_match_of_public_mean",
+        "cell_accuracy_of_public_mean",
+        "cell_accuracy_of_majority",
+        "rows_found",
+        "column_count",
     }
     assert scored.matched_labels is not None
     assert scored.matched_labels[:2].tolist() == pytest.approx([0.15, 0.25])

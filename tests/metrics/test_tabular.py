@@ -93,6 +93,29 @@ def test_scores_of_cells_follow_the_rows_into_their_order() -> None:
     assert scores["sure_cell_accuracy", "all"] == 1.0
 
 
-def test_tables_of_numbers_alone_have_no_cells() -> None:
-    scored = score_tabular(ROWS, None, Examples(ROWS, torch.zeros(4)), DataSpec((6,)))
-    assert not any("cell" in s.metric for s in scored.scores)
+def test_of_numbers_alone_every_feature_is_a_cell() -> None:
+    guess = ROWS.clone()
+    guess[0, :3] += 0.4
+    scored = score_tabular(guess, None, Examples(ROWS, torch.zeros(4)), DataSpec((6,)))
+    scores = {(s.metric, s.item): s.value for s in scored.scores}
+    assert [scores["cell_accuracy", str(i)] for i in range(4)] == [0.5, 1.0, 1.0, 1.0]
+    assert scores["column_count", "all"] == 6
+    assert ("number_accuracy", "0") not in scores  # it would be the same again
+
+
+def test_public_means_are_held_against_the_same_cells() -> None:
+    public = Examples(ROWS[:1], torch.zeros(1))
+    scored = score_tabular(ROWS, None, Examples(ROWS, torch.zeros(4)), MIXED, public)
+    found = [s.value for s in scored.scores if s.metric == "cell_accuracy_of_public_mean"]
+    assert found == cells_found(ROWS[:1].expand_as(ROWS), ROWS, MIXED).double().mean(1).tolist()
+
+
+def test_a_row_alone_is_not_its_own_guess() -> None:
+    scored = score_tabular(ROWS[:1], None, Examples(ROWS[:1], torch.zeros(1)), MIXED)
+    assert not any(s.metric.endswith("_of_majority") for s in scored.scores)
+
+
+def test_examples_of_two_axes_have_no_columns() -> None:
+    series = torch.zeros(2, 3, 4)
+    scored = score_tabular(series, None, Examples(series, torch.zeros(2)), DataSpec((3, 4)))
+    assert {s.metric for s in scored.scores} == {"mae", "exact_match", "relative_error"}

@@ -54,7 +54,17 @@ class Notebook:
         self.add("recovered", share, item="all", **columns)
 
     def table_rows(self, found: Sequence[float], *, prior: float | None = 0.2, **columns: Any) -> None:
-        """One client whose rows of a table came back with these shares of their features."""
+        """One client whose rows of a table of five columns came back with these shares of their cells."""
+        for item, value in enumerate(found):
+            self.add("cell_accuracy", value, item=str(item), **columns)
+            self.add("exact_match", value / 2 + 0.5, item=str(item), **columns)
+            if prior is not None:
+                self.add("cell_accuracy_of_majority", prior, item=str(item), **columns)
+        self.add("rows_found", float(np.mean([value == 1 for value in found])), item="all", **columns)
+        self.add("column_count", 5, item="all", **columns)
+
+    def arrays(self, found: Sequence[float], *, prior: float | None = 0.2, **columns: Any) -> None:
+        """One client whose examples of numbers that are no table came back with these shares of their features."""
         for item, value in enumerate(found):
             self.add("exact_match", value, item=str(item), **columns)
             self.add("mae", 1 - value, item=str(item), **columns)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from common.browser import Watched, launched
+from common.browser import PATIENCE, Watched, launched
 from seepage.audit.gate import Limit, Policy, gate
 from seepage.audit.summary import Index
 from seepage.audit.table import Footage
@@ -73,7 +73,7 @@ def until(sheet: Any, selector: str, words: str) -> None:
     """Wait for the first such element to say something."""
     began = time.perf_counter()
     while (found := sheet.locator(selector).first.text_content()) != words:
-        assert time.perf_counter() - began < 30, f"{selector}: expected {words!r}, got {found!r}"
+        assert time.perf_counter() - began < PATIENCE / 1000, f"{selector}: expected {words!r}, got {found!r}"
         sheet.wait_for_timeout(50)
 
 
@@ -195,6 +195,23 @@ def test_nothing_hangs_over_the_edge_and_words_can_be_read(
     watched.close()
 
 
+def test_a_distribution_is_shown_for_cases_that_have_its_metric(book: Any, browser: Any, tmp_path: Path) -> None:
+    book.attribute(0.875, case="columns")
+    book.source(0.25, case="sources")
+    watched = opened(browser, tmp_path / "index.html", render(Index("audit", "", 20.0, (), ("t",)), book.frame, {}))
+    sheet = watched.page
+    for metric, case, dot in (
+        ("source_accuracy", "sources", "client 0: 0.25"),
+        ("attribute_accuracy", "columns", "client 0: 0.875"),
+    ):
+        sheet.select_option("#spread select[name=metric]", metric)
+        assert sheet.input_value("#spread select[name=case]") == case
+        titles = sheet.eval_on_selector_all("#spread-chart title", "all => all.map(one => one.textContent)")
+        assert dot in titles
+    assert watched.complaints == []
+    watched.close()
+
+
 def contrast(first: str, second: str) -> float:
     """Of two colours, as WCAG 2 defines it."""
 
@@ -285,6 +302,13 @@ def test_pictures_without_a_truth_slide_too(book: Any, browser: Any, tmp_path: P
     watched.close()
 
 
+def seconds_of_work(sheet: Any) -> float:
+    """That the page has had of the processor: how busy the machine is does not count."""
+    session = sheet.context.new_cdp_session(sheet)
+    session.send("Performance.enable")
+    return {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}["ProcessTime"]
+
+
 def test_ten_thousand_rows_stay_quick(book: Any, browser: Any, tmp_path: Path) -> None:
     book.images([20.0])
     one = book.frame.iloc[:1]
@@ -294,7 +318,6 @@ def test_ten_thousand_rows_stay_quick(book: Any, browser: Any, tmp_path: Path) -
     many["value"] = np.random.default_rng(0).uniform(5, 40, 10_000)
     text = render(Index("many", "", 20.0, (), ("t",)), many, {})
     assert len(text) < 2_500_000
-    began = time.perf_counter()
     watched = opened(browser, tmp_path / "index.html", text)
     sheet = watched.page
     sheet.select_option("#explorer select[name=kind]", "values")
@@ -304,6 +327,6 @@ def test_ten_thousand_rows_stay_quick(book: Any, browser: Any, tmp_path: Path) -
     until(sheet, "#table .tabulator-cell[tabulator-field=value]", f"{many['value'].min():.4g}")
     sheet.fill("#explorer input[name=search]", "nobody")
     until(sheet, "#shown", "0 of 10000 rows")
-    assert time.perf_counter() - began < 30  # a second on an idle machine
+    assert 0 < seconds_of_work(sheet) < 10  # one is usual
     assert watched.complaints == []
     watched.close()

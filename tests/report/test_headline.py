@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from seepage.metrics.intervals import share_interval
 from seepage.report.headline import headline, last_accuracy, tally
 from seepage.threat import Fact, ThreatModel
 
@@ -83,7 +84,11 @@ def test_nothing_leaked_is_no_proof_of_safety(book: Any) -> None:
         "Without a defence, 0 of 2 images came back recognisably (PSNR above 20 dB), on average 13.0 dB where a guess "
         "without any leak scores 10.0 dB; no defence was measured."
     )
-    assert any("not proof of safety" in caution for caution in found.cautions)
+    (caution,) = [one for one in found.cautions if "not proof of safety" in one]
+    assert caution.endswith("(95 % confidence, 2 images of one client), and other attacks may do better.")
+    book.images([9.0], client="another")
+    (caution,) = [one for one in headline(book.frame, 20.0).cautions if "not proof of safety" in one]
+    assert f"may be up to {100 * share_interval(0, 2).high:.0f} % (95 % confidence, 2 clients)" in caution
 
 
 def test_nothing_to_stop_is_not_a_success_of_the_defence(book: Any) -> None:
@@ -127,14 +132,30 @@ def test_no_rows_and_no_attack(book: Any) -> None:
     assert headline(book.frame, 20.0).sentence.startswith("No attack was run")
 
 
-def test_tables_are_counted_in_features_beside_the_guess(book: Any) -> None:
+def test_tables_are_counted_in_cells_beside_the_guess(book: Any) -> None:
     book.table_rows([0.8, 0.6])
     book.table_rows([0.2, 0.2], **NOISE)
     found = headline(book.frame, 20.0)
     assert found.tone == "leak"
     assert found.sentence == (
-        "Without a defence, 70 % of the features of 2 rows came back (a guess without any leak finds 20 %); with "
-        "gaussian-noise (std=0.01) 20 % did, no more than a guess; what that costs in accuracy was not measured."
+        "Without a defence, 70 % of the cells of 2 rows of 5 columns came back (a guess without any leak finds 20 %); "
+        "with gaussian-noise (std=0.01) 20 % did, no more than a guess; what that costs in accuracy was not measured."
+    )
+
+
+def test_tables_of_different_columns_have_no_number_of_them(book: Any) -> None:
+    book.table_rows([0.8])
+    book.table_rows([0.8], case="wider")
+    frame = book.frame
+    frame.loc[(frame["metric"] == "column_count") & (frame["case"] == "wider"), "value"] = 9
+    assert "80 % of the cells of 2 rows came back (" in headline(frame, 20.0).sentence
+
+
+def test_numbers_that_are_no_table_are_counted_in_features(book: Any) -> None:
+    book.arrays([0.8, 0.6])
+    assert headline(book.frame, 20.0).sentence == (
+        "Without a defence, 70 % of the features of 2 examples came back (a guess without any leak finds 20 %); no "
+        "defence was measured."
     )
 
 
@@ -148,7 +169,7 @@ def test_images_and_tables_side_by_side(book: Any) -> None:
     book.table_rows([0.8], case="adult", prior=None)
     sentence = headline(book.frame, 20.0).sentence
     assert "1 of 1 image came back recognisably" in sentence
-    assert "80 % of the features of 1 row came back; no defence" in sentence
+    assert "80 % of the cells of 1 row of 5 columns came back; no defence" in sentence
 
 
 def test_the_strongest_attack_counts_in_every_case(book: Any) -> None:

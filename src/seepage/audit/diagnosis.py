@@ -106,7 +106,7 @@ REACHED = 0.01
 """How much worse than the true data an answer may explain an update, in `mismatch`, and still count as doing so."""
 
 ROWS_FOUND = 0.9
-"""Share of the features of a client's rows from which on a table counts as having come back."""
+"""Share of the cells of a client's rows from which on a table counts as having come back."""
 
 FEATURES_FOUND = 0.1
 """Relative error up to which what enters a layer, or a client's own model, counts as having come back."""
@@ -345,7 +345,7 @@ def _came_back(finding: Finding, values: dict[str, list[float]]) -> bool:
             return min(values["recovered"]) >= 1
         if "token_accuracy" in values:
             return min(values["token_accuracy"]) >= 1
-        found = values.get("exact_match", [0.0])
+        found = values.get("cell_accuracy", values.get("exact_match", [0.0]))
         return math.fsum(found) / len(found) >= ROWS_FOUND
     if finding.features is not None:
         return all(error <= FEATURES_FOUND for error in values.get("feature_error", [math.nan]))

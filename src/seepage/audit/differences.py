@@ -50,6 +50,7 @@ class Difference:
         paired: whether both folders attacked the same clients.
         p: probability of such a change by chance alone, corrected for the number of differences; NaN for fewer clients
             than can say anything.
+        least: the least that `p` could have been with so many clients, by the same correction.
     """
 
     case: str
@@ -63,6 +64,7 @@ class Difference:
     change: Interval
     paired: bool
     p: float
+    least: float = 0.0
 
     @property
     def verdict(self) -> str:
@@ -73,7 +75,11 @@ class Difference:
             return "gone"
         if self.change.mean == 0 and self.change.low == self.change.high == 0:
             return "the same"
+        if math.isnan(self.p) and self.metric == "accuracy":
+            return "one training run each: cannot be told"
         if math.isnan(self.p):
+            return f"too few clients to tell ({self.change.n})"
+        if self.p >= CHANCE and self.least >= CHANCE:  # whatever came out would have been put down to chance
             return f"too few clients to tell ({self.change.n})"
         return "beyond chance" if self.p < CHANCE else "within chance"
 
@@ -91,8 +97,9 @@ def differences(before: pd.DataFrame, after: pd.DataFrame, metrics: list[str] | 
     found = [
         _difference(key, sides[0].get(key), sides[1].get(key), paired) for key in dict.fromkeys([*sides[0], *sides[1]])
     ]
-    corrected = iter(_holm([d.p for d in found if not math.isnan(d.p)]))
-    return [d if math.isnan(d.p) else replace(d, p=next(corrected)) for d in found]
+    told = [d for d in found if not math.isnan(d.p)]
+    corrected, least = (iter(_holm(chances)) for chances in ([d.p for d in told], [d.least for d in told]))
+    return [d if math.isnan(d.p) else replace(d, p=next(corrected), least=next(least)) for d in found]
 
 
 def _told_apart(before: pd.DataFrame, after: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -169,12 +176,15 @@ def _difference(key: Key, before: _Side | None, after: _Side | None, same_client
     if paired:
         first, second = (np.asarray(side.values[common], np.float64) for side in (before, after))
         change, p = _of_pairs(second - first)
+        ways = 2.0 ** len(common)
     else:
         first, second = (np.asarray(side.values, np.float64) for side in (before, after))
         change, p = _of_groups(first, second)
+        ways = float(math.comb(len(first) + len(second), len(first)))
     settings = _changed(before.settings, after.settings)
     means = float(first.mean()), float(second.mean())
-    return Difference(case, attack, defence, threat, settings, metric, *means, change, paired, p)
+    least = 2 / min(ways, DRAWS + 1)
+    return Difference(case, attack, defence, threat, settings, metric, *means, change, paired, p, least)
 
 
 def _of_pairs(change: Values) -> tuple[Interval, float]:

@@ -7,6 +7,7 @@ The file has the tables `data`, `clients`, `model`, `recipe`, `federation` and `
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -24,6 +25,7 @@ from seepage.models import MODELS, options
 from seepage.recipe import Recipe
 from seepage.rounds import Federation
 from seepage.spelling import meant
+from seepage.task import ModuleError
 from seepage.threat import THREATS, ThreatModel
 
 __all__ = [
@@ -339,6 +341,7 @@ class Experiment:
         expect: numbers of the paper to stand beside ours.
         metrics: papers whose own metrics are measured beside the usual ones.
         tagger: what tells which tags images have, for the metric `tag_jaccard`; without one it is not measured.
+        where: the file that it was read from, for what is found wrong later.
     """
 
     name: str
@@ -350,6 +353,17 @@ class Experiment:
     expect: tuple[Expectation, ...] = ()
     metrics: tuple[PaperMetrics, ...] = ()
     tagger: Tagging | None = None
+    where: str = ""
+
+    @contextmanager
+    def placed(self, case: str) -> Iterator[None]:
+        """What is found wrong with a case inside says in which file, and in which of several cases."""
+        try:
+            yield
+        except (SpecError, ModuleError) as error:
+            names = [one.name for one in self.cases]
+            entry = inside(self.where, f"case[{names.index(case)}]") if len(names) > 1 else self.where
+            raise type(error)(inside(entry, str(error)) if entry else str(error)) from error
 
     def trials(self, limit: int | None = None) -> Iterator[Trial]:
         """Every trial in order.
@@ -431,7 +445,7 @@ def parse(table: Mapping[str, Any], where: str, default_name: str = "experiment"
         if expectation.case not in names:
             raise SpecError(f"{where}: expect.case: expected one of {names}, got {expectation.case!r}")
     head = build(Experiment, {"name": default_name, **rest}, where)
-    return replace(head, cases=cases, expect=expect)
+    return replace(head, cases=cases, expect=expect, where=where)
 
 
 def _list(value: Any, where: str) -> list[tuple[Any, str]]:

@@ -15,14 +15,25 @@ from seepage.audit.experiment import Case, Experiment, Trial
 from seepage.audit.gate import Limit, Policy, Verdict, gate
 from seepage.audit.run import defence_name, settings_text
 from seepage.audit.scene import set_scene
-from seepage.audit.summary import over_clients, read_rows
+from seepage.audit.summary import HEADLINES, MEASURES, answers, over_clients, read_rows
 from seepage.audit.values import SpecError, digest
 from seepage.metrics.intervals import Interval, mean_interval
 from seepage.metrics.reconstruction_bound import best_guess, reconstruction_bound
 from seepage.metrics.registry import METRICS
 from seepage.threat import Fact, ThreatModel
 
-__all__ = ["Bound", "Point", "as_frame", "bounds", "cheapest", "points", "read_seeds", "seed_folder", "seeded"]
+__all__ = [
+    "Bound",
+    "Point",
+    "as_frame",
+    "bounds",
+    "cheapest",
+    "points",
+    "read_seeds",
+    "seed_folder",
+    "seeded",
+    "told_first",
+]
 
 MOST_GUESSED = 2000  # held-out images among which the best guess is looked for
 
@@ -167,6 +178,18 @@ def _bound(trial: Trial, device: torch.device, data: str | Path | None) -> Bound
 
 _GUESSES: dict[str, float] = {}
 _cached_bound = lru_cache(maxsize=256)(reconstruction_bound)
+
+
+def told_first(rows: pd.DataFrame) -> str:
+    """The metric of leakage that what was attacked calls for: images that came back, cells of a table, or tokens.
+
+    Example:
+        >>> from seepage.audit.summary import KEYS
+        >>> line = dict.fromkeys(KEYS, "a")
+        >>> told_first(pd.DataFrame([{**line, "metric": name} for name in ("label_accuracy", "cell_accuracy")]))
+        'cell_accuracy'
+    """
+    return next((HEADLINES[kind] for kind in MEASURES if not answers(rows, kind).empty), "recovered")
 
 
 def points(

@@ -128,7 +128,7 @@ def _hold(limit: Limit, rows: pd.DataFrame) -> Verdict:
         return Verdict(limit, math.nan, "unmeasured", why)
     value = _statistic(values, limit.statistic)
     attacked = values[values["attack"] != "none"]  # accuracy has rounds in the place of clients
-    sure = _how_sure(attacked, limit) if limit.statistic == "mean" else ""
+    sure = (_how_sure(attacked, limit) if limit.statistic == "mean" else "") + _furthest(values, limit)
     if limit.at_most is not None and value > limit.at_most:
         return Verdict(limit, value, "broken", f"{value:.4g} is above {limit.at_most:g}{sure}")
     if limit.at_least is not None and value < limit.at_least:
@@ -145,6 +145,20 @@ def _how_sure(values: pd.DataFrame, limit: Limit) -> str:
     either = ", to both sides of the limit" if any(found.low <= end < found.high for end in ends) else ""
     unit = "clients" if values["client"].nunique() > 1 else "values of one client"
     return f"; 95 % interval [{found.low:.4g}, {found.high:.4g}] over {found.n} {unit}{either}"
+
+
+def _furthest(values: pd.DataFrame, limit: Limit) -> str:
+    """Which attack, defence, threat model and case is worst, where several were taken together: a mean hides it."""
+    columns = ["case", "attack", "defence", "threat"]
+    found = {names: _statistic(part, limit.statistic) for names, part in values.groupby(columns, sort=False)}
+    if len(found) < 2:
+        return ""
+    above = limit.at_most is not None
+    case, attack, defence, threat = names = (max if above else min)(found, key=lambda names: found[names])
+    who = "" if attack == "none" else f"{attack} as {threat}, "
+    which = f", case {case}" if len({one[0] for one in found}) > 1 else ""
+    on = "no defence" if defence == "none" else defence
+    return f"; {'highest' if above else 'lowest'}, {found[names]:.4g}: {who}{on}{which}"
 
 
 def _statistic(values: pd.DataFrame, name: str) -> float:

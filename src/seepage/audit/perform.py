@@ -55,6 +55,7 @@ __all__ = [
     "Row",
     "answer",
     "ask",
+    "attack_name",
     "columns",
     "defence_name",
     "device_name",
@@ -393,7 +394,7 @@ def columns(experiment: str, trial: Trial, device: str) -> Row:
         "trial": trial.digest,
         "experiment": experiment,
         "case": trial.case,
-        "attack": "none" if trial.attack is None else trial.label or trial.attack.name,
+        "attack": attack_name(trial),
         "attack_settings": "" if trial.attack is None else settings_text(trial.attack),
         "defence": defence_name(trial.defence),
         "defence_settings": settings_text(trial.defence),
@@ -406,6 +407,11 @@ def columns(experiment: str, trial: Trial, device: str) -> Row:
         "torch": torch.__version__,
         "diagnosis": "",
     }
+
+
+def attack_name(trial: Trial) -> str:
+    """What rows call the attack of a trial; learning has none."""
+    return "none" if trial.attack is None else trial.label or trial.attack.name
 
 
 def defence_name(defence: Any) -> str:

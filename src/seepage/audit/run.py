@@ -6,14 +6,17 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 
 import torch
 
 from seepage.audit.experiment import Experiment, Trial
-from seepage.audit.perform import WRONG, defence_name, lpips, perform, settings_text, tagging
+from seepage.audit.perform import WRONG, attack_name, defence_name, lpips, perform, settings_text, tagging
 from seepage.audit.pool import Begun, Done, LocalPool, Plan, Pool
 from seepage.audit.scene import forget_scenes, set_scene
+from seepage.audit.summary import Planned
 from seepage.audit.table import Table
 from seepage.audit.values import SpecError, digest, plain
 from seepage.engine.layers import Concern
@@ -72,7 +75,7 @@ def run(
     order = [trial.digest for trial in experiment.trials(limit)]
     if not order:
         raise SpecError(f"{experiment.name}: expected at least one [[attack]], or accuracy = true, got neither")
-    _write_index(experiment, order, folder)
+    _write_index(experiment, order, _plan(experiment, limit), folder)
 
     def chosen() -> Iterator[tuple[str, Trial]]:
         for key, trial in zip(order, experiment.trials(limit), strict=True):
@@ -91,7 +94,7 @@ def run(
     tagger, untagged = tagging(experiment.tagger)
     if untagged:
         tell(0, next(experiment.trials(limit)), f"note: tag_jaccard is left out: {untagged}")
-    images = _check_modules((trial for key, trial in chosen() if key not in finished), here, data, tell)
+    images = _check_modules(experiment, (trial for key, trial in chosen() if key not in finished), here, data, tell)
     if without and images:
         tell(0, next(experiment.trials(limit)), f"note: LPIPS is left out: {without}")
     places: dict[str, int] = {}
@@ -120,6 +123,7 @@ def run(
 
 
 def _check_modules(
+    experiment: Experiment,
     trials: Iterable[Trial],
     device: torch.device,
     data: str | Path | None,
@@ -136,7 +140,8 @@ def _check_modules(
         different.setdefault(digest((trial.data, trial.model)), trial)
     for trial in different.values():
         try:
-            task = set_scene(trial, device, data).setting.task
+            with experiment.placed(trial.case):
+                task = set_scene(trial, device, data).setting.task
         except WRONG:
             raise
         except Exception:
@@ -152,7 +157,16 @@ def _check_modules(
     return images
 
 
-def _write_index(experiment: Experiment, trials: Sequence[str], folder: Path) -> None:
+def _plan(experiment: Experiment, limit: int | None) -> list[Planned]:
+    """What the trials are, run by run of equal ones: names for each would outgrow the digests."""
+
+    def names(trial: Trial) -> tuple[str, str, str]:
+        return trial.case, attack_name(trial), defence_name(trial.defence)
+
+    return [Planned(*which, sum(1 for _ in same)) for which, same in groupby(experiment.trials(limit), names)]
+
+
+def _write_index(experiment: Experiment, trials: Sequence[str], plan: Sequence[Planned], folder: Path) -> None:
     """Which trials belong to the experiment that the folder is about, for `report` and `gate`."""
     folder.mkdir(parents=True, exist_ok=True)
     index = {
@@ -161,6 +175,7 @@ def _write_index(experiment: Experiment, trials: Sequence[str], folder: Path) ->
         "threshold": experiment.threshold,
         "expect": plain(experiment.expect),
         "trials": list(trials),
+        "plan": [asdict(part) for part in plan],
     }
     scratch = folder / f".experiment.json.{os.getpid()}"
     scratch.write_text(json.dumps(index, indent=1))

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from seepage.audit.experiment import Trial, Watch
-from seepage.audit.own_code import imported
+from seepage.audit.own_code import called, imported
 from seepage.audit.pretraining import Trained, pretrain
 from seepage.audit.values import SpecError, digest
 from seepage.capture import Capture, Secret, read_capture, read_secret, write_capture, write_secret
@@ -29,7 +29,7 @@ from seepage.models import build as build_model
 from seepage.rounds import Round, join_rounds, play
 from seepage.spec import Examples
 from seepage.streams import Stream
-from seepage.task import Task
+from seepage.task import ModuleError, Task, TooFewOutputs
 from seepage.threat import Sensitive, Setting
 
 __all__ = ["Scene", "captured", "forget_scenes", "played", "set_scene"]
@@ -129,7 +129,12 @@ def _set_scene(trial: Trial, device: torch.device, folder: str | Path | None) ->
             sensitive, missing=tuple(_sensitive(dataset, name, "missing") for name in trial.data.missing)
         )
     module = trial.defence.on_module(_module(trial, dataset, root / "model"), root / "module")
-    task = Task(module.to(device, dtype), dataset.spec)
+    try:
+        task = Task(module.to(device, dtype), dataset.spec)
+    except TooFewOutputs as error:
+        raise TooFewOutputs(f"model.options: {error} (options are the arguments of {trial.model.name})") from error
+    except ModuleError as error:
+        raise ModuleError(f"model.name: {trial.model.name}: {error}") from error
     return Scene(
         trial,
         dataset,
@@ -155,14 +160,26 @@ def _dataset(name: str, raw: bool, size: int | None, folder: str | None) -> Data
 
 
 def _own_data(name: str) -> Dataset:
-    make = imported(name, "data.name")
-    try:
-        made = make()
-    except ValueError as error:  # which a `Dataset` raises that cannot be right
-        raise SpecError(f"data.name: {name}: {error}") from error
+    made = called(imported(name, "data.name"), name, "data.name", "write a function without arguments")
     if not isinstance(made, Dataset):
         raise SpecError(f"data.name: expected {name} to return a seepage.data.Dataset, got {type(made).__name__}")
+    _check_range(made, name)
     return made
+
+
+def _check_range(dataset: Dataset, name: str) -> None:
+    """Images that were not divided by 255, say, would be clipped to the range of the spec wherever they are seen."""
+    spec = dataset.spec
+    if not spec.is_image or not len(dataset.train):
+        return
+    pixels = spec.pixels(dataset.train.x)
+    low, high, slack = float(pixels.min()), float(pixels.max()), 0.05 * (spec.high - spec.low)
+    if not spec.low - slack <= low <= high <= spec.high + slack:
+        raise SpecError(
+            f"data.name: {name}: expected raw values from spec.low to spec.high, {spec.low:g} to {spec.high:g}, "
+            f"got {low:.4g} to {high:.4g}; divide pixels of 0 to 255 by 255 before `spec.normalise`, "
+            "or correct `low`, `high`, `mean` and `std` of the spec"
+        )
 
 
 def _sensitive(dataset: Dataset, name: str, key: str = "sensitive") -> Sensitive:
@@ -190,7 +207,8 @@ def _module(trial: Trial, dataset: Dataset, rng: Stream) -> nn.Module:
     # The user's own code may draw from the global generator: it gets one of ours and the global one is put back.
     with torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(rng.seed)
-        module = imported(name, "model.name")(**options)
+        fix = "give its arguments as options = { name = value } under [model]"
+        module = called(imported(name, "model.name"), name, "model.name", fix, **options)
     if not isinstance(module, nn.Module):
         raise SpecError(f"model.name: expected {name} to return an nn.Module, got {type(module).__name__}")
     return module

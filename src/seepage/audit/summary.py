@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,15 +22,19 @@ from seepage.untrusted import Refused, parse_json, read_text
 
 __all__ = [
     "AS_CAPTURED",
+    "HEADLINES",
     "KEYS",
     "MEASURES",
     "Comparison",
     "Index",
     "Kind",
     "Line",
+    "Planned",
+    "Progress",
     "answers",
     "compare",
     "count_causes",
+    "means",
     "over_clients",
     "read_index",
     "read_rows",
@@ -41,14 +47,17 @@ AS_CAPTURED = "as captured"
 KEYS = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
 """The columns of rows that make a line."""
 
-Kind: TypeAlias = Literal["image", "row", "text", "token", "feature", "model", "attribute", "source", "class", "label"]
-"""What an attack answers: images, rows of a table, texts, which tokens these have, what enters a layer of the network,
-a client's own model, one column of its table, whose a record is, what classes look like, or labels and
-nothing else."""
+Kind: TypeAlias = Literal[
+    "image", "row", "array", "text", "token", "feature", "model", "attribute", "source", "class", "label"
+]
+"""What an attack answers: images, rows of a table, other examples made of numbers, texts, which tokens these have, what
+enters a layer of the network, a client's own model, one column of its table, whose a record is, what classes look like,
+or labels and nothing else."""
 
 MEASURES: dict[Kind, str] = {
     "image": "psnr",
-    "row": "exact_match",
+    "row": "cell_accuracy",
+    "array": "exact_match",
     "text": "token_accuracy",
     "token": "token_bag",
     "feature": "feature_error",
@@ -58,18 +67,83 @@ MEASURES: dict[Kind, str] = {
     "class": "class_ssim",
     "label": "label_accuracy",
 }
-"""The metric that every answer of a kind has. Who answers inputs names labels too, so the first kind counts."""
+"""The metric that every answer of a kind has. Who answers inputs names labels too, and rows have `exact_match` beside
+their cells, so the first kind counts."""
+
+HEADLINES: dict[Kind, str] = {**MEASURES, "image": "recovered"}
+"""The metric by which a kind is told first: the share that came back, and an error of features and models."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """So many trials in a row are of one attack, or of learning, on one defence in one case."""
+
+    case: str
+    attack: str
+    defence: str
+    trials: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How many of the trials that were planned are finished.
+
+    Example:
+        >>> print(Progress(3, 10)), Progress(3, 10).partial
+        3 of 10 trials
+        (None, True)
+    """
+
+    finished: int
+    planned: int
+
+    @property
+    def partial(self) -> bool:
+        """Whether there are some, and more to come."""
+        return 0 < self.finished < self.planned
+
+    def __str__(self) -> str:
+        return f"{self.finished} of {self.planned} trial{'' if self.planned == 1 else 's'}"
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a folder of results is about."""
+    """What a folder of results is about.
+
+    Args:
+        name: of the experiment.
+        about: one sentence.
+        threshold: PSNR in dB above which an image counts as recovered.
+        expect: numbers of the paper.
+        trials: digests of all trials, in order.
+        plan: what these are, in the same order; empty where an earlier version did not say.
+    """
 
     name: str
     about: str
     threshold: float
     expect: tuple[Expectation, ...]
     trials: tuple[str, ...]
+    plan: tuple[Planned, ...] = ()
+
+    def progress(self, rows: pd.DataFrame, of: Callable[[Planned], bool]) -> Progress:
+        """How many of some trials are finished; where it is not known what was planned, 0 of 0."""
+        ends = list(accumulate((part.trials for part in self.plan), initial=0))
+        meant = {
+            trial
+            for part, start, stop in zip(self.plan, ends, ends[1:], strict=False)
+            if of(part)
+            for trial in self.trials[start:stop]
+        }
+        return Progress(len(meant.intersection(rows["trial"])), len(meant))
+
+    def case_progress(self, rows: pd.DataFrame) -> dict[str, Progress]:
+        """The same for every case, learning included."""
+
+        def within(case: str) -> Callable[[Planned], bool]:
+            return lambda part: part.case == case
+
+        return {case: self.progress(rows, within(case)) for case in dict.fromkeys(part.case for part in self.plan)}
 
 
 @dataclass(frozen=True)
@@ -126,6 +200,27 @@ class Comparison:
     verdict: str
 
 
+def _what_is(folder: Path) -> str:
+    if folder.is_file():
+        return "a file"
+    return "a folder without experiment.json" if folder.is_dir() else "nothing there"
+
+
+def means(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every mean over clients with its 95 % interval, one row each: for spreadsheets, and for tables in papers.
+
+    Args:
+        rows: as `read_rows` gives them.
+    """
+    columns = [*KEYS, "metric", "n", "mean", "low", "high", "accuracy"]
+    found = [
+        [*(getattr(line, name) for name in KEYS), metric, of.n, of.mean, of.low, of.high, line.accuracy]
+        for line in summarise(rows)
+        for metric, of in line.metrics.items()
+    ]
+    return pd.DataFrame(found, columns=columns)
+
+
 def read_index(folder: Path) -> Index:
     """What `run` wrote about the experiment that the folder holds.
 
@@ -134,7 +229,9 @@ def read_index(folder: Path) -> Index:
     """
     path = folder / "experiment.json"
     if not path.exists():
-        raise SpecError(f"{folder}: expected a folder of results, got none; run `seepage audit --out {folder}`")
+        inside = next((parent for parent in folder.parents if (parent / "experiment.json").exists()), None)
+        fix = f"name {inside}" if inside else f"check the path, or make one with `seepage audit --out {folder}`"
+        raise SpecError(f"{folder}: expected a folder of results, got {_what_is(folder)}; {fix}")
     try:
         index: dict[str, Any] = parse_json(read_text(path), "json")
         expect = tuple(
@@ -143,7 +240,10 @@ def read_index(folder: Path) -> Index:
         for trial in index["trials"]:
             if Path(trial).name != trial:  # it becomes the name of files
                 raise SpecError(f"{path}: trials: expected names of files in the folder, got {trial!r}; run it again")
-        return Index(index["name"], index["about"], index["threshold"], expect, tuple(index["trials"]))
+        plan = tuple(build(Planned, part, f"{path}: plan[{i}]") for i, part in enumerate(index.get("plan", [])))
+        if plan and sum(part.trials for part in plan) != len(index["trials"]):
+            raise SpecError(f"{path}: plan: expected as many trials as `trials` names, got others; run it again")
+        return Index(index["name"], index["about"], index["threshold"], expect, tuple(index["trials"]), plan)
     except (Refused, KeyError, TypeError, AttributeError) as error:
         raise SpecError(f"{path}: expected what `seepage audit` writes, got: {error}; run the audit again") from error
 
@@ -232,10 +332,10 @@ def over_clients(rows: pd.DataFrame, metric: str, unit: tuple[str, ...] = ("clie
     return mean_interval(means if len(means) > 1 else rows["value"], share=share)
 
 
-def compare(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> list[Comparison]:
-    """Ours beside the paper's, for every expectation."""
+def compare(rows: pd.DataFrame, index: Index) -> list[Comparison]:
+    """Ours beside the paper's, for every expectation; of what is not finished it is said how far it is."""
     comparisons = []
-    for expected in expectations:
+    for expected in index.expect:
         part = rows[(rows["case"] == expected.case) & (rows["metric"] == expected.metric)]
         for column in ("attack", "defence"):
             if getattr(expected, column) is not None:
@@ -245,9 +345,22 @@ def compare(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> list[C
         if part.empty or part["value"].isna().all():
             comparisons.append(Comparison(expected, None, "not measured"))
             continue
-        ours = over_clients(part, expected.metric)
-        comparisons.append(Comparison(expected, ours, _verdict(expected, ours)))
+        ours, progress = over_clients(part, expected.metric), index.progress(rows, _meant_by(expected))
+        verdict = _verdict(expected, ours)
+        if progress.partial:
+            verdict = f"{verdict}, so far ({progress})" if verdict else f"so far ({progress})"
+        comparisons.append(Comparison(expected, ours, verdict))
     return comparisons
+
+
+def _meant_by(expected: Expectation) -> Callable[[Planned], bool]:
+    learning = expected.metric == "accuracy"
+
+    def meant(part: Planned) -> bool:
+        attacked = (part.attack == "none") == learning if expected.attack is None else part.attack == expected.attack
+        return part.case == expected.case and attacked and expected.defence in (None, part.defence)
+
+    return meant
 
 
 def _verdict(expected: Expectation, ours: Interval) -> str:

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from seepage.audit.own_code import imported
+from seepage.audit.own_code import called, imported
 from seepage.audit.values import SpecError
 from seepage.metrics.tags import NetworkTagger, Tagging
 from seepage.untrusted import Refused, check_safetensors
@@ -63,7 +63,7 @@ def _efficientnet() -> nn.Module:
 
 
 def _own(how: Tagging) -> nn.Module:
-    net = imported(how.name, "tagger.name")()
+    net = called(imported(how.name, "tagger.name"), how.name, "tagger.name", "write a function without arguments")
     if not isinstance(net, nn.Module):
         raise SpecError(f"tagger.name: expected {how.name} to return an nn.Module, got {type(net).__name__}")
     path = Path(str(how.weights))

@@ -1,7 +1,11 @@
-"""Experiment trackers: each finished trial as one run of TensorBoard or MLflow, with the mean of every metric."""
+"""Experiment trackers: each finished trial as one run of TensorBoard or MLflow, with mean and interval of every metric.
+
+Beside `psnr` stand `psnr_low` and `psnr_high`, its 95 % interval over the `psnr_clients` that gave a number.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +14,7 @@ import pandas as pd
 
 from seepage.audit.perform import Row
 from seepage.audit.pool import Done
+from seepage.audit.summary import over_clients
 from seepage.audit.values import SpecError
 
 __all__ = ["TRACKERS", "tracker"]
@@ -40,12 +45,12 @@ def _tensorboard(folder: Path, experiment: str) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
     def track(done: Done) -> None:
-        shared, means = _shared(done.rows[0]), _means(done.rows)
+        shared, numbers = _shared(done.rows[0]), _numbers(done.rows)
         # One folder for each trial is one line in its list of runs; the settings are what it can filter by.
         with SummaryWriter(str(folder / "tensorboard" / done.trial.digest)) as writer:
-            for metric, values in means.items():
+            for name, values in numbers.items():
                 for item, value in values.items():
-                    writer.add_scalar(metric, value, item)
+                    writer.add_scalar(name, value, item)
             writer.add_text("trial", "  \n".join(f"{key}: {value}" for key, value in shared.items()))
 
     return track
@@ -59,12 +64,12 @@ def _mlflow(folder: Path, experiment: str) -> Tracker:
     known = mlflow.set_experiment(experiment)
 
     def track(done: Done) -> None:
-        shared, means = _shared(done.rows[0]), _means(done.rows)
+        shared, numbers = _shared(done.rows[0]), _numbers(done.rows)
         with mlflow.start_run(experiment_id=known.experiment_id, run_name=done.trial.digest):
             mlflow.log_params({key: str(value)[:500] for key, value in shared.items()})
-            for metric, values in means.items():
+            for name, values in numbers.items():
                 for item, value in values.items():
-                    mlflow.log_metric(metric, value, step=item)
+                    mlflow.log_metric(name, value, step=item)
 
     return track
 
@@ -76,16 +81,19 @@ def _shared(row: Row) -> dict[str, object]:
     return {key: value for key, value in row.items() if key not in ("client", "item", "metric", "value", "diagnosis")}
 
 
-def _means(rows: list[Row]) -> dict[str, dict[int, float]]:
-    """Of every metric over clients and items, as step 0; accuracy round by round."""
+def _numbers(rows: list[Row]) -> dict[str, dict[int, float]]:
+    """Mean, interval and clients of every metric, as step 0; accuracy, of which each round has one, round by round."""
     table = pd.DataFrame(rows)
     table = table[table["value"].notna()]
-    means: dict[str, dict[int, float]] = {}
-    for metric, part in table.groupby("metric", sort=False):
+    numbers: dict[str, dict[int, float]] = {}
+    for name, part in table.groupby("metric", sort=False):
+        metric = str(name)
         if metric == "accuracy":
-            means["accuracy"] = {
-                int(item): float(value) for item, value in zip(part["item"], part["value"], strict=True)
-            }
-        else:
-            means[str(metric)] = {0: float(part["value"].mean())}
-    return means
+            numbers[metric] = {int(item): float(value) for item, value in zip(part["item"], part["value"], strict=True)}
+            continue
+        found = over_clients(part, metric)
+        numbers[metric] = {0: found.mean}
+        if not math.isnan(found.low):  # one value alone has no bounds
+            numbers |= {f"{metric}_low": {0: found.low}, f"{metric}_high": {0: found.high}}
+        numbers[f"{metric}_clients"] = {0: float(part["client"].nunique())}
+    return numbers

@@ -166,7 +166,10 @@ def tune(
     """
     label = tuning.attack or experiment.cases[0].labels[0]
     trials = [trial for trial in experiment.trials() if trial.attack is not None and trial.label == label]
-    staged = [_staged(trial, folder, device, data) for trial in trials]
+    staged = []
+    for trial in trials:
+        with experiment.placed(trial.case):
+            staged.append(_staged(trial, folder, device, data))
     if tuning.on_truth:
         worth = _on_truth(staged, tuning.on)
     else:

@@ -63,8 +63,7 @@ class Solution:
         value: that value; NaN where no value was finite.
         first_value: the value at the start.
         status: a `Status` per lane.
-        steps: updates made.
-        evaluations: values and gradients computed per lane.
+        steps: updates made; value and gradient are computed once more.
 
     Example:
         >>> from seepage.engine.optimisers import sgd
@@ -78,7 +77,6 @@ class Solution:
     first_value: Tensor
     status: Tensor
     steps: int
-    evaluations: int
 
 
 def best_start(solution: Solution) -> Solution:
@@ -231,7 +229,6 @@ def minimise(
         first_value=whole.first,
         status=_status(whole),
         steps=steps,
-        evaluations=steps + 1,
     )
 
 

@@ -64,7 +64,15 @@ class Recorder:
             x: inputs as the module eats them, (n, …).
             y: targets, (n, …).
             orders: in which order each epoch visited them, (epochs, n), if that is known.
+
+        Raises:
+            TypeError: for anything but tensors.
         """
+        for name, given in (("x", x), ("y", y)):
+            if not isinstance(given, Tensor):
+                raise TypeError(
+                    f"{name}: expected a tensor as the module eats it, got {type(given).__name__}; use torch.as_tensor"
+                )
         orders = None if orders is None else orders.detach().cpu().clone()
         self.secret = Secret(self._client, Examples(x.detach().cpu().clone(), y.detach().cpu().clone()), orders)
 

@@ -66,6 +66,7 @@ class Target:
         examinations: from `doctor`.
         left_out: (attack, reason) of those that do not fit.
         words: for text, the token of each id, so that answers can be read.
+        ruler: by what range images are scored and shown, where that is not the one that the attacker assumes.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Target:
     examinations: Sequence[Examination]
     left_out: Sequence[tuple[str, str]] = ()
     words: Sequence[str] | None = None
+    ruler: DataSpec | None = None
 
 
 def attack_captures(
@@ -170,7 +172,8 @@ def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
     setting = Setting(task, assumed(target.recipe))
     view = observe(pairs, setting, target.threat)
     attack = chosen.attack
-    takes = [_take(attack, view, rng / "attack" / attack.name / str(start)) for start in range(chosen.restarts)]
+    ruler = target.ruler or task.spec
+    takes = [_take(attack, view, rng / "attack" / attack.name / str(start), ruler) for start in range(chosen.restarts)]
     rows: list[Row] = []
     pictures: list[Pictures] = []
     labels: dict[str, dict[str, int]] = {}
@@ -185,21 +188,21 @@ def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
         if secret is not None:
             told = target.told and Fact.RECIPE in target.threat.facts
             (evidence,) = gather(capture.exchanges[-1:], [secret.examples], setting, told)
-            scored = _score(best, i, capture, secret, setting)
+            scored = _score(best, i, capture, secret, setting, ruler)
             (fit,) = answer_mismatches(capture.exchanges[-1:], best, [i], setting)
             diagnosis = write_causes(diagnose(evidence, best, i, scored.scores, fit))
             measured += [(one.item, one.metric, one.value) for one in scored.scores]
         named = {**common, "client": capture.client, "outcome": _ended(best, i), "diagnosis": diagnosis}
         rows += [{**named, "item": item, "metric": metric, "value": value} for item, metric, value in measured]
         if best.inputs is not None and task.spec.is_image:
-            pictures.append(_pictures(capture.client, task.spec, best.inputs[i], scored, film, i))
+            pictures.append(_pictures(capture.client, ruler, best.inputs[i], scored, film, i))
         if task.spec.is_text and (best.inputs is not None or best.tokens is not None):
             texts[capture.client] = _readable(best, i, target.words)
     return _Outcome(rows, pictures, labels, texts)
 
 
-def _take(attack: Attack, view: View, rng: Stream) -> tuple[Finding, Film]:
-    film = Film(view.task.spec)
+def _take(attack: Attack, view: View, rng: Stream, ruler: DataSpec) -> tuple[Finding, Film]:
+    film = Film(ruler)
     with filming(film):
         return attack(view, rng), film
 
@@ -216,12 +219,12 @@ def _readable(finding: Finding, i: int, words: Sequence[str] | None) -> list[str
     ]
 
 
-def _score(finding: Finding, i: int, capture: Capture, secret: Secret, setting: Setting) -> Scored:
+def _score(finding: Finding, i: int, capture: Capture, secret: Secret, setting: Setting, ruler: DataSpec) -> Scored:
     return score(
         None if finding.inputs is None else finding.inputs[i].detach().cpu().float(),
         None if finding.labels is None else finding.labels[i].cpu(),
         secret.examples.to("cpu"),
-        setting.task.spec,
+        ruler,
         features=_features(finding, i, capture, secret, setting),
         tokens=None if finding.tokens is None else finding.tokens[i],
     )
@@ -332,7 +335,8 @@ def _noted(examination: Examination) -> dict[str, Any]:
 def _digest(target: Target, chosen: Chosen, seed: int) -> str:
     what = [[c.client, [[e.round, _sum(e.answer)] for e in c.exchanges]] for c in target.captures]
     sealed = sorted(target.secrets)
-    return digest([what, sealed, target.model, target.recipe, target.threat, chosen.attack, chosen.restarts, seed])
+    whole = [what, sealed, target.model, target.recipe, target.threat, chosen.attack, chosen.restarts, seed]
+    return digest(whole if target.ruler is None else [*whole, target.ruler])
 
 
 def _sum(tensors: Mapping[str, Tensor]) -> float:

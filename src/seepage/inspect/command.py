@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 import sys
-import traceback
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +16,7 @@ from rich.markup import escape
 from torch import nn
 
 from seepage.audit.gate import exit_code, gate, read_policy
-from seepage.audit.own_code import imported
+from seepage.audit.own_code import called, imported
 from seepage.audit.summary import read_rows
 from seepage.audit.values import SpecError, build, read_table
 from seepage.capture import Capture, CaptureError, Problem, Secret
@@ -97,7 +95,7 @@ def doctor_command(
     attack, 2 could not be read.
     """
     with clear_errors(*WRONG, stopped=KEPT):
-        captures, secrets, task, told = _gathered(
+        captures, secrets, task, told, _ = _gathered(
             capture, model, recipe, secret, shape, client, number, examples, limit
         )
         examinations = doctor(captures, task, told, secrets)
@@ -140,7 +138,7 @@ def attack_command(
     """
     with clear_errors(*WRONG, stopped=KEPT):
         limits = None if policy is None else read_policy(policy)
-        captures, secrets, task, told = _gathered(
+        captures, secrets, task, told, ruler = _gathered(
             capture, model, recipe, secret, shape, client, number, examples, limit
         )
         examinations = doctor(captures, task, told, secrets)
@@ -161,7 +159,7 @@ def attack_command(
         name = capture.resolve().name
         tokens = None if words is None else _words(words, task.spec)
         target = Target(
-            name, captures, secrets, task, model, used, told is not None, who, examinations, left_out, tokens
+            name, captures, secrets, task, model, used, told is not None, who, examinations, left_out, tokens, ruler
         )
         _run(target, suite, out, pick_device(device), seed)
         index, rows, table = read_rows(out)
@@ -187,7 +185,7 @@ def _gathered(
     number: int | None,
     examples: int | None,
     limit: int,
-) -> tuple[list[Capture], dict[str, Secret], Task, Recipe | None]:
+) -> tuple[list[Capture], dict[str, Secret], Task, Recipe | None, DataSpec | None]:
     captures = find_captures(path)
     if clients:
         known = [capture.client for capture in captures]
@@ -207,7 +205,57 @@ def _gathered(
         asked = [capture.client for capture in captures]
         raise SpecError(f"--secret: expected the examples of one of {asked}, got those of {sorted(secrets)}")
     captures = [_with_count(capture, secrets.get(capture.client), examples) for capture in captures]
-    return captures, secrets, _task(model, shape, secrets), _recipe(path, recipe)
+    task, told = _task(model, shape, secrets)
+    for client, held in secrets.items():
+        _check_sealed(client, held, task.spec)
+    return captures, secrets, task, _recipe(path, recipe), None if told else _ruler(task.spec, secrets)
+
+
+def _ruler(spec: DataSpec, secrets: dict[str, Secret]) -> DataSpec | None:
+    """By what range images are compared where nobody said what raw values are: that of the sealed ones.
+
+    The attacker goes on with `spec`: this is the truth's.
+    """
+    if not spec.is_image:
+        return None
+    say.print(
+        f"note: --model returns a module alone, so what pixels are worth is not known: attacks look between "
+        f"{spec.low:g} and {spec.high:g}{', and PSNR goes by the range of the sealed examples' if secrets else ''}. "
+        "Have it return seepage.Task(module, seepage.DataSpec(shape, classes=…, mean=…, std=…)) to say it.",
+        soft_wrap=True,
+    )
+    ends = [float(end) for held in secrets.values() for end in (held.examples.x.min(), held.examples.x.max())]
+    return replace(spec, low=min(ends), high=max(ends)) if ends and min(ends) < max(ends) else None
+
+
+def _check_sealed(client: str, held: Secret, spec: DataSpec) -> None:
+    """Sealed examples are held against the module before an attack trains on them to judge its answer."""
+    x, labels = held.examples.x, held.examples.y
+    start = f"--secret: client {client!r}:"
+    if not spec.is_text and not x.is_floating_point():
+        raise SpecError(
+            f"{start} expected examples as the module eats them, in floating point, got {x.dtype}; "
+            "seal what goes into the module, after pixels were divided and normalised"
+        )
+    if tuple(x.shape[1:]) != spec.shape:
+        raise SpecError(
+            f"{start} expected examples of shape {spec.shape}, got {tuple(x.shape[1:])}; "
+            "seal what goes into the module, with channels before height and width, or correct the shape"
+        )
+    if spec.classes is None:
+        return
+    if labels.dtype != torch.long or labels.shape != (len(x),):
+        raise SpecError(
+            f"{start} expected labels as one whole number per example, torch.int64 of shape ({len(x)},), "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}; seal `y.long()`, after `y.argmax(1)` where there is a "
+            "score for each class"
+        )
+    if len(labels) and int(labels.max()) >= spec.classes:
+        raise SpecError(
+            f"--model: expected at least {int(labels.max()) + 1} outputs, as the sealed examples of client {client!r} "
+            f"have labels up to {int(labels.max())}, got {spec.classes}; name the network that the client trained, or "
+            "seal its labels counted from 0"
+        )
 
 
 def _with_count(capture: Capture, secret: Secret | None, examples: int | None) -> Capture:
@@ -244,33 +292,24 @@ def _called(name: str) -> tuple[str, _Arguments]:
         ) from error
 
 
-def _task(name: str, shape: str | None, secrets: dict[str, Secret]) -> Task:
+def _task(name: str, shape: str | None, secrets: dict[str, Secret]) -> tuple[Task, bool]:
+    """The user's task, or one around the user's module; and whether it was the user who said what its data are."""
     plain, arguments = _called(name)
-    factory = imported(plain, "--model", "factory")
+    fix = f"write the arguments behind it, as in --model '{plain}(8, norm=\"batch\")', or name a function without any"
     try:
-        inspect.signature(factory).bind(*arguments.args, **arguments.kwargs)
-    except TypeError as error:
-        raise SpecError(
-            f"--model: expected a factory that takes what it is given, got {name!r}: {error}; write the arguments "
-            f"behind it, as in --model '{plain}(8, norm=\"batch\")', or name a function without any"
-        ) from error
-    try:
-        made: Any = factory(*arguments.args, **arguments.kwargs)
-    except ModuleError:
-        raise
-    except Exception as error:  # whatever the user's own code raises
-        raised = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {error} ({Path(raised.filename).name}, line {raised.lineno})"
-        raise SpecError(
-            f"--model: expected {plain} to return a seepage.Task or an nn.Module, it raised {what}"
-        ) from error
+        made = called(imported(plain, "--model", "factory"), plain, "--model", fix, *arguments.args, **arguments.kwargs)
+    except ModuleError as error:
+        raise ModuleError(f"--model: {plain}: {error}") from error
     if isinstance(made, Task):
-        return made
+        return made, True
     if not isinstance(made, nn.Module):
         raise SpecError(f"--model: expected {name} to return a seepage.Task or an nn.Module, got {type(made).__name__}")
     held = next(iter(secrets.values()), None)
     if shape is None and held is None:
-        raise SpecError(f"--shape: {name} returns a module alone; give --shape, or have it return a seepage.Task")
+        raise SpecError(
+            f"--shape: {name} returns a module alone; say what one example is like, as in --shape 3,32,32, "
+            "or have it return a seepage.Task"
+        )
     try:
         size = tuple(map(int, shape.split(","))) if shape is not None else tuple(held.examples.x.shape[1:])  # type: ignore[union-attr]
     except ValueError as error:
@@ -280,9 +319,9 @@ def _task(name: str, shape: str | None, secrets: dict[str, Secret]) -> Task:
         raise SpecError(f"--model: how many classes {name} has does not show; have it return a seepage.Task")
     classes, first = heads[-1].out_features, next(m for m in made.modules() if list(m.parameters(recurse=False)))
     if isinstance(first, nn.Embedding) and len(size) == 1:
-        return Task(made, DataSpec(size, classes=classes, vocabulary=first.num_embeddings))
+        return Task(made, DataSpec(size, classes=classes, vocabulary=first.num_embeddings)), False
     # What pixels are worth is not known: an image may lie anywhere a normalised one usually does.
-    return Task(made, DataSpec(size, classes=classes, low=-3.0, high=3.0))
+    return Task(made, DataSpec(size, classes=classes, low=-3.0, high=3.0)), False
 
 
 def _words(path: Path, spec: DataSpec) -> list[str]:

@@ -85,11 +85,6 @@ class Nature:
         """Whether entries were left out."""
         return self.zeros >= SPARSE
 
-    @property
-    def untouched(self) -> bool:
-        """Whether nothing shows of a defence or of compression."""
-        return not (self.sparse or self.levels or self.half or self.noise or self.clipped)
-
 
 def infer(
     sent: Exchange, exchange: Exchange, task: Task, recipe: Recipe | None = None, lengths: Sequence[float] = ()

@@ -104,7 +104,14 @@ _MEASURED = (
         "Mean absolute error over the features of a row, in standard deviations where the data are normalised.",
         "image",
     ),
-    Metric("exact_match", "share", True, "Share of a row's features that were found to within the tolerance.", "image"),
+    Metric(
+        "exact_match",
+        "share",
+        True,
+        "Share of an example's features that were found to within the tolerance; of a category each choice is one, so "
+        "that zeros are easy to find.",
+        "image",
+    ),
     Metric(
         "cell_accuracy",
         "share",
@@ -122,6 +129,13 @@ _MEASURED = (
         "client",
     ),
     Metric("rows_found", "share", True, "Share of the client's rows of which every cell was found.", "client"),
+    Metric(
+        "column_count",
+        "columns",
+        False,
+        "How many columns the table has: what the cells of a row are counted of.",
+        "client",
+    ),
     Metric(
         "token_accuracy",
         "share",
@@ -359,8 +373,8 @@ _MEASURED = (
 
 BASELINE_METRICS = {
     "constant": ("psnr", "ssim", "recovered", "class_ssim", "tag_jaccard"),
-    "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match", "class_ssim", "tag_jaccard"),
-    "class_mean": ("psnr", "ssim", "recovered", "mae", "exact_match", "tag_jaccard"),
+    "public_mean": ("psnr", "ssim", "recovered", "mae", "exact_match", "cell_accuracy", "class_ssim", "tag_jaccard"),
+    "class_mean": ("psnr", "ssim", "recovered", "mae", "exact_match", "cell_accuracy", "tag_jaccard"),
     "even": ("label_accuracy",),
     "global_model": ("relative_error",),
     "public_texts": ("token_accuracy", "rouge1", "rouge2"),

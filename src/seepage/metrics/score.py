@@ -255,10 +255,11 @@ def score_tabular(
 ) -> Scored:
     """Pairs guessed rows with the true ones and measures every pair.
 
-    Per true row: relative_error of the attack; mae and exact_match, for the attack and for the public mean and class
-    mean where their ingredients are given; where some columns are categories, which cells were found, for the attack
-    and for each column's most frequent value. Per client: the label metrics where there are guessed labels. All is
-    measured on normalised values, so that every feature weighs the same whatever its unit.
+    Per true row: relative_error of the attack; mae, exact_match and cell_accuracy, for the attack and for the public
+    mean and class mean where their ingredients are given; cells also for the most frequent value of each column, unless
+    a client's only row would be compared with itself. Per client: the label metrics where there are guessed labels. All
+    is measured on normalised values, so that every feature weighs the same whatever its unit. Examples with more than
+    one axis have no columns, and so no cells.
 
     Args:
         guess: normalised rows (m, features) in any order; m may differ from the number of true rows.
@@ -271,18 +272,19 @@ def score_tabular(
 
     Note:
         Rows are not clipped: the features of a table seldom share one range. A true row without a guess has NaN as
-        its mae and 0 as its exact_match.
+        its mae and 0 as its exact_match and cell_accuracy.
 
     Example:
         >>> import torch
         >>> truth = Examples(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), torch.tensor([0, 1]))
         >>> guess = torch.tensor([[2.0, 3.5], [0.0, 1.0]])
         >>> found = score_tabular(guess, torch.tensor([1, 1]), truth, DataSpec((2,), classes=2))
-        >>> [s.value for s in found.scores if s.metric != "relative_error"]
-        [0.0, 0.25, 1.0, 0.5, 0.5, 1.0, 2.0, 1.0]
+        >>> {s.metric: s.value for s in found.scores if s.item == "1"}
+        {'mae': 0.25, 'exact_match': 0.5, 'cell_accuracy': 0.5, 'relative_error': ..., 'cell_accuracy_of_majority': 0.0}
     """
     _check(guess, guess_labels, truth, spec, public)
     real = _plain(truth.x)
+    has_columns = len(spec.shape) == 1
 
     def paired(x: Tensor) -> tuple[Tensor, Tensor]:
         order = match(x, real, 0.0, 1.0)
@@ -293,13 +295,15 @@ def score_tabular(
         "mae": lambda x: mae(x, real),
         "exact_match": lambda x: exact_match(x, real, tolerance),
     }
+    if has_columns:
+        measures["cell_accuracy"] = lambda x: cells_found(x, real, spec).double().mean(1)
     scores = [one for name, measure in measures.items() for one in _each(name, measure(found))]
     scores += _each("relative_error", relative_error(found, real))
     for baseline, x in _public_guesses(public, guess_labels, len(truth), spec).items():
         rows, _ = paired(x)
         for name, measure in measures.items():
             scores += _each(f"{name}_of_{baseline}", measure(rows))
-    if spec.categories:
+    if has_columns:
         scores += _cell_scores(found, real, spec, None if certainty is None else taken(_plain(certainty), order, 0.0))
     return Scored(
         scores + _label_scores(guess_labels, truth, spec),
@@ -310,18 +314,23 @@ def score_tabular(
 
 
 def _cell_scores(found: Tensor, real: Tensor, spec: DataSpec, certainty: Tensor | None) -> list[Score]:
+    """What is known of cells beside how many were found: of which columns, by whom else, how surely, in whole rows."""
     scores: list[Score] = []
     categories = torch.tensor([column in spec.categories for column in spec.columns])
-    kinds = {"cell": torch.ones_like(categories), "category": categories, "number": ~categories}
+    kinds = {"category": categories, "number": ~categories} if spec.categories else {}
     cells = cells_found(found, real, spec)
-    constant = cells_found(majority_row(real, spec).expand_as(real), real, spec)
-    for suffix, right in (("", cells), ("_of_majority", constant)):
+    guesses = {"": cells}
+    if len(real) > 1:  # else its most frequent values are the row itself
+        guesses["_of_majority"] = cells_found(majority_row(real, spec).expand_as(real), real, spec)
+        scores += _each("cell_accuracy_of_majority", guesses["_of_majority"].double().mean(1))
+    for suffix, right in guesses.items():
         for kind, columns in kinds.items():
             if columns.any():
                 scores += _each(f"{kind}_accuracy{suffix}", right[:, columns].double().mean(1))
     if certainty is not None:
         scores.append(Score("all", "sure_cell_accuracy", float(cells[surest(certainty, spec)].double().mean())))
-    return [*scores, Score("all", "rows_found", float(cells.all(1).double().mean()))]
+    scores.append(Score("all", "rows_found", float(cells.all(1).double().mean())))
+    return [*scores, Score("all", "column_count", len(spec.columns))]
 
 
 def score_text(
@@ -425,8 +434,8 @@ def score(
         >>> import torch
         >>> truth = Examples(torch.tensor([[0.0, 1.0]]), torch.tensor([0.7]))
         >>> scored = score(torch.tensor([[0.0, 0.5]]), None, truth, DataSpec((2,)), confidence=0.75)
-        >>> {s.metric: s.value for s in scored.scores}
-        {'mae': 0.25, 'exact_match': 0.5, 'relative_error': 0.5, 'label_confidence': 0.75}
+        >>> {s.metric: s.value for s in scored.scores if s.metric in ("mae", "cell_accuracy", "label_confidence")}
+        {'mae': 0.25, 'cell_accuracy': 0.5, 'label_confidence': 0.75}
     """
     if spec.is_text:
         scored = score_text(guess, guess_labels, truth, spec, public, tokens)

@@ -84,15 +84,14 @@ def cells_found(guess: Tensor, truth: Tensor, spec: DataSpec, tolerance: float =
     _check(guess, truth)
     said, real = spec.pixels(guess.double()), spec.pixels(truth.double())
     near = (guess.double() - truth.double()).abs() <= tolerance
-    cells = []
-    for start, stop in spec.columns:
-        if (start, stop) not in spec.categories:
-            cells.append(near[:, start])
-        elif stop - start == 1:
-            cells.append((said[:, start] > 0.5) == (real[:, start] > 0.5))
+    cells = near[:, [start for start, _ in spec.columns]]
+    for start, stop in spec.categories:
+        column = spec.columns.index((start, stop))
+        if stop - start == 1:
+            cells[:, column] = (said[:, start] > 0.5) == (real[:, start] > 0.5)
         else:
-            cells.append(said[:, start:stop].argmax(1) == real[:, start:stop].argmax(1))
-    return torch.stack(cells, 1) & guess.isfinite().all(1, keepdim=True)
+            cells[:, column] = said[:, start:stop].argmax(1) == real[:, start:stop].argmax(1)
+    return cells & guess.isfinite().all(1, keepdim=True)
 
 
 def majority_row(truth: Tensor, spec: DataSpec, tolerance: float = CELL_TOLERANCE) -> Tensor:

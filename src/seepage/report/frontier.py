@@ -113,7 +113,7 @@ def print_frontier(found: Sequence[Point], metric: str) -> None:
         here = [p for p in found if p.case == case]
         grid = Grid(header_style="bold", title=escape(case) if len(chosen) > 1 else None, title_justify="left")
         grid.add_column("Defence", overflow="fold")
-        leak = "Came back" if metric == "recovered" else metric
+        leak = "Came back" if metric in ("recovered", "cell_accuracy", "token_accuracy") else metric
         columns = [leak, *["At most"] * bounded, "Accuracy", *["ε"] * promised]
         for title in columns:
             grid.add_column(title, justify="right", no_wrap=True)
@@ -143,7 +143,7 @@ def sentence(found: Sequence[Point], metric: str, labels: dict[tuple[str, str], 
         return (
             "No setting is known to keep the policy: a limit could not be measured."
             if unmeasured
-            else ("No setting that was tried keeps the policy.")
+            else f"No setting that was tried keeps the policy{_by_all(found)}."
         )
     plain = next((p for p in found if p.defence == "none"), None)
     cost = "" if plain is None or plain is best else _cost(plain.accuracy.mean - best.accuracy.mean)
@@ -151,8 +151,15 @@ def sentence(found: Sequence[Point], metric: str, labels: dict[tuple[str, str], 
     name = "no defence" if best.defence == "none" else labels[best.defence, best.settings]
     return (
         f"The cheapest setting within the policy is {name}: accuracy {words.percent(best.accuracy.mean, 1)}{cost}; "
-        f"{leak[0].lower()}{leak[1:]}{_unsure(best)}."
+        f"{leak[0].lower()}{leak[1:]}{_unsure(best, metric)}."
     )
+
+
+def _by_all(found: Sequence[Point]) -> str:
+    """The limits that every setting breaks, if any are."""
+    broken = [{limit_name(v.limit) for v in p.verdicts if v.outcome == "broken"} for p in found]
+    common = sorted(set.intersection(*broken))
+    return f": all break “{'” and “'.join(common)}”" if common else ""
 
 
 def _cost(share: float) -> str:
@@ -168,13 +175,13 @@ def _cost(share: float) -> str:
     return f", {points} points {'below' if share > 0 else 'above'} no defence"
 
 
-def _unsure(best: Point) -> str:
+def _unsure(best: Point, metric: str) -> str:
     """Where the interval of the leakage reaches beyond the limit, the reader should know."""
     for verdict in best.verdicts:
         limit = verdict.limit
         above = limit.at_most is not None and best.leak.high > limit.at_most
-        if limit.metric == "recovered" and limit.statistic == "mean" and above:
-            return f", though its interval reaches {words.percent(best.leak.high)}: attack more clients to be sure"
+        if limit.metric == metric and limit.statistic == "mean" and above:
+            return f", though its interval reaches {_shown(best.leak.high, metric)}: attack more clients to be sure"
     return ""
 
 
@@ -201,7 +208,13 @@ def _is_share(metric: str) -> bool:
 
 def _leak_label(metric: str) -> str:
     unit = METRICS[metric].unit
-    said = {"recovered": "Images that came back", "psnr": "Likeness", "label_accuracy": "Labels that were found"}
+    said = {
+        "recovered": "Images that came back",
+        "cell_accuracy": "Cells that came back",
+        "token_accuracy": "Tokens that came back",
+        "psnr": "Likeness",
+        "label_accuracy": "Labels that were found",
+    }
     return said.get(metric, metric) + ("" if _is_share(metric) or not unit else f", {unit}")
 
 

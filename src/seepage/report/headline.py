@@ -16,16 +16,17 @@ from seepage.metrics.intervals import share_interval
 from seepage.report.words import among, decimal, defence_label, percent, plural
 from seepage.threat import THREATS, Fact, ThreatModel
 
-__all__ = ["Headline", "Tally", "Tone", "every_tally", "headline", "last_accuracy", "tally"]
+__all__ = ["PLURALS", "Headline", "Tally", "Tone", "every_tally", "headline", "last_accuracy", "tally"]
 
 Tone: TypeAlias = Literal["leak", "quiet", "unknown"]
 
 ERRORS: frozenset[Kind] = frozenset({"feature", "model"})
 """What is measured by an error, of which less is more leakage."""
 
-_PLURALS: dict[Kind, str] = {
+PLURALS: dict[Kind, str] = {
     "image": "images",
     "row": "rows",
+    "array": "examples",
     "text": "texts",
     "token": "tokens",
     "feature": "features",
@@ -44,15 +45,15 @@ class Tally:
     """What the strongest attack on one defence brought back, summed over cases.
 
     Args:
-        kind: images, rows of a table, texts, their different tokens, what enters a layer, clients' own models, one
-            column, sources, or labels.
+        kind: images, rows of a table, other examples of numbers, texts, their different tokens, what enters a layer,
+            clients' own models, one column, sources, or labels.
         defence: name.
         settings: its knobs.
         found: images above the threshold, or examples whose features at a layer (or clients whose models) are right up
-            to `FEATURES_FOUND`; of rows the features found, as a number of rows; of labels the shares found, as a
-            number of clients.
+            to `FEATURES_FOUND`; of rows the cells found, as a number of rows; of labels the shares found, as a number
+            of clients.
         total: images, rows or examples attacked; clients where labels were.
-        mean: mean PSNR in dB, share of a row's features or of labels found, or relative error of features; NaN when
+        mean: mean PSNR in dB, share of a row's cells or of labels found, or relative error of features; NaN when
             nothing was returned.
         prior: the same of the best guess without any leak; NaN when not measured.
         free: found images that a guess without any leak would also bring above the threshold.
@@ -60,6 +61,8 @@ class Tally:
         cost: accuracy without a defence minus `accuracy`, mean over the cases that have both; NaN without any.
         strongest: (case, attack, settings, threat) of the strongest attack in each case.
         met: every (case, attack, settings, threat, `total`) that was measured.
+        clients: attacked, in all cases together.
+        columns: of the table whose rows were attacked; `None` where tables differ.
     """
 
     kind: Kind
@@ -74,6 +77,8 @@ class Tally:
     cost: float
     strongest: tuple[tuple[str, str, str, str], ...]
     met: frozenset[tuple[str, str, str, str, int]]
+    clients: int
+    columns: int | None = None
 
     @property
     def label(self) -> str:
@@ -82,7 +87,7 @@ class Tally:
 
     @property
     def share(self) -> float:
-        """Of the images, features or labels that came back."""
+        """Of the images, cells or labels that came back."""
         return self.found / self.total
 
     @property
@@ -106,7 +111,10 @@ class Tally:
             return f"a likeness of {percent(self.share)} to the images of {plural(self.total, 'client')}"
         if self.kind == "label":
             return f"{percent(self.share)} of the labels of {plural(self.total, 'client')}"
-        return f"{percent(self.share)} of the features of {plural(self.total, 'row')}"
+        if self.kind == "row":
+            of_columns = "" if self.columns is None else f" of {plural(self.columns, 'column')}"
+            return f"{percent(self.share)} of the cells of {plural(self.total, 'row')}{of_columns}"
+        return f"{percent(self.share)} of the features of {plural(self.total, 'example')}"
 
     @property
     def short(self) -> str:
@@ -125,9 +133,9 @@ class Tally:
 
     @property
     def leaks(self) -> bool:
-        """Whether something came back: an image above the threshold, or more features or labels than a guess finds.
+        """Whether something came back: an image above the threshold, or more cells or labels than a guess finds.
 
-        A point of a hundred above the guess is not more: features are found by luck.
+        A point of a hundred above the guess is not more: cells are found by luck.
         """
         if self.counts:
             return self.found > 0
@@ -181,6 +189,7 @@ def headline(
     came = {
         "image": f"came back recognisably (PSNR above {threshold:g} dB)",
         "row": "came back",
+        "array": "came back",
         "feature": f"came back (what enters a layer, up to a relative error of {FEATURES_FOUND:g})",
         "model": f"came back (up to a relative error of {FEATURES_FOUND:g})",
         "text": "came back in their places",
@@ -286,7 +295,14 @@ def _tally(
         float(pd.Series(gaps, dtype=float).mean()),
         tuple(strongest),
         frozenset(met),
+        int(measured.groupby("case")["client"].nunique().sum()),
+        _columns(rows) if kind == "row" else None,
     )
+
+
+def _columns(rows: pd.DataFrame) -> int | None:
+    counts = rows.loc[rows["metric"] == "column_count", "value"].unique()
+    return int(counts[0]) if len(counts) == 1 else None
 
 
 def _came_back(values: pd.Series[float], threshold: float, kind: Kind) -> float:
@@ -327,6 +343,7 @@ def _sentence(tallies: Sequence[Tally], came: str) -> str:
         nothing = {
             "image": "an image",
             "row": "a row",
+            "array": "an example",
             "feature": "features",
             "model": "a model",
             "text": "a text",
@@ -442,7 +459,7 @@ def _about_tallies(every: Sequence[Tally]) -> list[str]:
     cases = len({met[0] for one in every for met in one.met})
     if pairs > 1:
         scope = f" in each of {cases} cases" if cases > 1 else ""
-        of_what = _PLURALS[base.kind]
+        of_what = PLURALS[base.kind]
         words.append(f"Counted for {of_what} is the strongest of {pairs} pairs of attack and threat model{scope}.")
     elif cases > 1:
         words.append(f"Counted over {cases} cases.")
@@ -456,10 +473,12 @@ def _about_tallies(every: Sequence[Tally]) -> list[str]:
         words.append("Not every defence met the same attacks and examples: compare them line by line in the table.")
     none = next((one for one in every if one.kind == "image" and one.found == 0 and not math.isnan(one.mean)), None)
     if none is not None:
-        high = percent(share_interval(0, none.total).high)
+        # As in every table the client is the unit; of a single one the images are.
+        units, of_what = (none.clients, "clients") if none.clients > 1 else (none.total, "images of one client")
+        high = percent(share_interval(0, units).high)
         words.append(
             f"0 of {none.total} is not proof of safety: even for this very attack the true share may be up to {high} "
-            "(95 % confidence, images taken as independent), and other attacks may do better."
+            f"(95 % confidence, {units} {of_what}), and other attacks may do better."
         )
     return words
 

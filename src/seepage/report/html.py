@@ -25,34 +25,23 @@ from markupsafe import Markup
 from seepage.audit.diagnosis import Cause
 from seepage.audit.differences import Difference
 from seepage.audit.gate import Limit, Verdict
-from seepage.audit.summary import Comparison, Index, Kind, Line, compare, count_causes, read_rows, summarise
+from seepage.audit.summary import HEADLINES, Comparison, Index, Kind, Line, compare, count_causes, read_rows, summarise
 from seepage.audit.table import Pictures
 from seepage.engine.minimise import Status
 from seepage.metrics.intervals import Interval
 from seepage.metrics.registry import METRICS
 from seepage.report import words
+from seepage.report.advice import advice
 from seepage.report.captured import captured_section
 from seepage.report.charts import Chart, Choice, frontier_chart, line_chart
 from seepage.report.explorer import explorer, inline_json
-from seepage.report.headline import Tally, Tone, every_tally, headline, tally
+from seepage.report.headline import ERRORS, Tally, Tone, every_tally, headline, tally
 from seepage.report.origin import Origin, recall
 from seepage.report.pages import environment, packaged, style
 from seepage.report.paired import contrasts
 from seepage.report.pictures import Pair
 from seepage.report.strips import Group, Strip, strips
-from seepage.report.tables import (
-    feature_table,
-    image_table,
-    key,
-    label_table,
-    model_table,
-    names,
-    row_table,
-    share_table,
-    text_table,
-    token_table,
-    unscored_table,
-)
+from seepage.report.tables import key, names, number_tables
 from seepage.threat import THREATS, Fact, ThreatModel
 
 __all__ = ["render", "write_report"]
@@ -95,19 +84,6 @@ def render(
     threats = _threats(rows, notes)
     attacks = words.distinguished((line.attack, line.attack_settings) for line in lines)
     styles = _styles(rows)
-    tables = [
-        image_table(lines, rows, index.threshold),
-        row_table(lines, rows),
-        feature_table(lines, rows),
-        model_table(lines, rows),
-        text_table(lines, rows),
-        token_table(lines, rows),
-        share_table(lines, rows, "attribute"),
-        share_table(lines, rows, "source"),
-        share_table(lines, rows, "class"),
-        label_table(lines, rows),
-        unscored_table(lines, rows),
-    ]
     groups, left_out = strips(lines, rows, pictures, index.threshold)
     charts = _charts(rows, lines, styles, index.threshold, threats)
     tallies = every_tally(rows, index.threshold, threats)
@@ -135,17 +111,21 @@ def render(
         style=style("palette", "page", "charts", "report"),
         licences=_licences(),
         headline=first,
+        todo=advice(rows, tallies, threats, count_causes(rows), verdicts),
         badge=_badge(first.tone, glances),
         glances=glances,
         strongest=lambda one: _strongest(one, attacks),
+        bounds=lambda one: _bounds(one, lines),
+        cases_told=names(rows, "case") != [DEFAULT_CASE],
+        in_plain_words=_IN_PLAIN_WORDS,
         groups=groups,
         left_out=left_out,
-        tables=[table for table in tables if table is not None],
+        tables=number_tables(lines, rows, index.threshold, index.case_progress(rows)),
         captured=captured_section(notes),
         charts=charts[:MOST_CHARTS],
         charts_left_out=len(charts[MOST_CHARTS:]),
         legend=[(style, words.defence_label(*defence)) for defence, style in styles.items()],
-        comparisons=[_compared(comparison) for comparison in compare(rows, index.expect)],
+        comparisons=[_compared(comparison) for comparison in compare(rows, index)],
         verdicts=[_held(verdict) for verdict in verdicts],
         gate_words=_gate_words(verdicts),
         causes=count_causes(rows),
@@ -188,8 +168,11 @@ _BADGES_OF_LABELS: dict[Tone, tuple[str, str]] = {
 def _badge(tone: Tone, glances: Sequence[_Glance]) -> tuple[str, str]:
     tallies = [one for glance in glances for one in glance.tallies]
     told = [one for one in tallies if one.leaks] or tallies
-    labels_alone = all(one.kind == "label" for one in told)
-    return (_BADGES_OF_LABELS if labels_alone else _BADGES)[tone]
+    if all(one.kind == "label" for one in told):
+        return _BADGES_OF_LABELS[tone]
+    if tone == "quiet" and not any(one.counts for one in told):  # shares have no threshold, and are never nothing
+        return "●", "No more came back than a guess finds"
+    return _BADGES[tone]
 
 
 def _vendored(name: str) -> str:
@@ -251,6 +234,11 @@ class _Glance:
     has_accuracy: bool
 
     @property
+    def kind(self) -> Kind:
+        """Of what was found."""
+        return self.tallies[0].kind
+
+    @property
     def head(self) -> str:
         """Of the column with what was found."""
         return "Found" if self.tallies[0].kind in ("token", "attribute", "source", "label") else "Came back"
@@ -258,7 +246,8 @@ class _Glance:
 
 _GLANCES: dict[Kind, str] = {
     "image": "Images that came back",
-    "row": "Features that came back",
+    "row": "Cells that came back",
+    "array": "Features that came back",
     "text": "Tokens that came back in their places",
     "token": "Different tokens that were named",
     "feature": "Examples whose features came back",
@@ -268,17 +257,8 @@ _GLANCES: dict[Kind, str] = {
     "class": "Likeness of classes to the clients' images",
     "label": "Labels that were found",
 }
-# The metric that says how much of what an attack set out for it found; of features and models only an error is known.
-_SHARES: dict[Kind | None, str] = {
-    "image": "recovered",
-    "row": "exact_match",
-    "text": "token_accuracy",
-    "token": "token_bag",
-    "attribute": "attribute_accuracy",
-    "source": "source_accuracy",
-    "class": "class_ssim",
-    "label": "label_accuracy",
-}
+# How much of what an attack set out for it found; of features and models only an error is known.
+_SHARES: dict[Kind | None, str] = {kind: metric for kind, metric in HEADLINES.items() if kind not in ERRORS}
 
 
 def _glances(every: Mapping[Kind, list[Tally]]) -> list[_Glance]:
@@ -287,6 +267,30 @@ def _glances(every: Mapping[Kind, list[Tally]]) -> list[_Glance]:
         for kind, title in _GLANCES.items()
         if kind in every
     ]
+
+
+def _bounds(one: Tally, lines: Sequence[Line]) -> str:
+    """The 95 % interval of what the strongest attack found over clients; of several cases there is none in common."""
+    if len(one.strongest) != 1 or one.kind not in _SHARES:
+        return ""
+    ((case, attack, settings, threat),) = one.strongest
+    where = (case, attack, settings, one.defence, one.settings, threat)
+    found = next((line.metrics.get(_SHARES[one.kind]) for line in lines if key(line) == where), None)
+    return "" if found is None or math.isnan(found.low) else f"[{100 * found.low:.0f}, {100 * found.high:.0f}] %"
+
+
+DEFAULT_CASE = "all"  # of a specification without cases, whose name tells nobody anything
+
+_IN_PLAIN_WORDS = {
+    Fact.COUNT: "how many examples a client has",
+    Fact.RECIPE: "how clients train",
+    Fact.LABELS: "how often each label occurs",
+    Fact.BATCH_LABELS: "the labels of each batch",
+    Fact.DEFENCE: "which defence is in use",
+    Fact.PUBLIC_DATA: "other data of the same kind",
+    Fact.PUBLIC_COLUMNS: "the other columns of a client’s records",
+    Fact.TARGETS: "whole records whose owner is sought",
+}
 
 
 def _strongest(one: Tally, attacks: Mapping[tuple[str, str], str]) -> str:
@@ -345,7 +349,7 @@ def _trade(
     by_key = {key(line): line for line in lines}
 
     def measured(one: Tally, metric: str, scale: float, mean: float) -> Interval:
-        """The leak, with the interval of its line over clients; a share does not reach beyond what it can be."""
+        """The leak, with the interval of its line over clients."""
         ((_, attack, settings, threat),) = one.strongest  # of one case
         line = by_key[case, attack, settings, one.defence, one.settings, threat]
         found = line.metrics.get(metric, Interval(math.nan, math.nan, math.nan, 0))
@@ -368,7 +372,8 @@ def _alone(value: float) -> Interval:
 
 _LEAKS: dict[Kind, str] = {
     "image": "images that came back, %",
-    "row": "features that came back, %",
+    "row": "cells that came back, %",
+    "array": "features that came back, %",
     "text": "tokens that came back, %",
     "token": "tokens that were named, %",
     "feature": "examples that came back, %",
@@ -399,7 +404,9 @@ def _fails_without(line: Line, lines: Sequence[Line]) -> bool:
     def meeting(one: Line) -> tuple[str, str, str, str]:
         return one.case, one.attack, one.attack_settings, one.threat
 
-    metric = _SHARES.get(line.kind, "relative_error" if line.kind == "model" else "feature_error")
+    if line.kind is None:
+        return False
+    metric = HEADLINES[line.kind]
     sign = 1 if METRICS[metric].higher_is_more_leakage else -1
     bases = [base for base in lines if base.defence == "none" and meeting(base) == meeting(line)]
     return any(sign * base.mean(metric) <= sign * line.mean(metric) for base in bases)

@@ -93,8 +93,6 @@
     const isBaseline = new Set(baselines);
     const fill = (select, values) => select.append(...values.map((value) => new Option(value, value)));
     fill(metric, unique(data.means.map((one) => one.metric)).filter((name) => !isBaseline.has(name)));
-    fill(within, unique(data.means.map((one) => one.case)));
-    within.parentElement.hidden = within.options.length < 2;
     metric.value = data.measures.find((name) => [...metric.options].some((option) => option.value === name)) ?? metric.value;
     const values = new Map();  // by case and metric: every client's mean
     for (const row of rows) {
@@ -141,7 +139,15 @@
       $("#spread-chart").replaceChildren(figure);
       $("#spread-more").textContent = own.length > order.length ? `${own.length - order.length} further lines are in the table.` : "";
     };
-    metric.addEventListener("change", draw);
+    const offerCases = () => {  // those that have a number of this metric
+      const kept = within.value;
+      within.replaceChildren();
+      fill(within, unique(data.means.filter((one) => one.metric === metric.value).map((one) => one.case)));
+      if ([...within.options].some((option) => option.value === kept)) within.value = kept;
+      within.parentElement.hidden = within.options.length < 2;
+    };
+    offerCases();
+    metric.addEventListener("change", () => { offerCases(); draw(); });
     within.addEventListener("change", draw);
     let resized;
     addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(draw, 150); });
@@ -171,6 +177,7 @@
   };
 
   const explorer = $("#explorer");
+  let drawn = Promise.resolve();
   if (explorer && rows.length) {
     const [kind, search, sort, order] = ["kind", "search", "sort", "order"].map((name) => $(`[name=${name}]`, explorer));
     const selects = ["case", "defence", "attack", "threat", "metric"].map((name) => $(`select[name=${name}]`, explorer));
@@ -209,7 +216,7 @@
         order.setAttribute("aria-pressed", sorters[0].dir === "desc");
       });
       table.on("dataFiltered", (filters, found) => { $("#shown").textContent = `${found.length} of ${rows.length} rows`; });
-      filter();
+      return filter();
     };
     $("#table").addEventListener("keydown", (event) => {
       const at = event.target.closest(".tabulator-row");
@@ -261,8 +268,8 @@
       redrawn = setTimeout(() => table.redraw(true), 150);
     });
     if (!data.means.length) kind.value = "values";
-    build();
+    drawn = build();
     if (data.rowsLeftOut) $("#left-out").textContent = `${data.rowsLeftOut} rows are in the folder's rows/ alone, to keep this file small.`;
   } else if (explorer) explorer.hidden = true;
-  document.documentElement.dataset.ready = "";
+  drawn.then(() => { document.documentElement.dataset.ready = ""; });
 })();

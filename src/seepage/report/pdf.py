@@ -43,7 +43,8 @@ def write_pdf(page: Path, file: Path) -> None:
         SpecError: when there is no browser, or it does not print.
     """
     browser = find_browser()
-    with tempfile.TemporaryDirectory(prefix="seepage-pdf-") as scratch:
+    # Parts of a browser write to its profile for a moment after it has ended.
+    with tempfile.TemporaryDirectory(prefix="seepage-pdf-", ignore_cleanup_errors=True) as scratch:
         printed = Path(scratch) / "report.pdf"
         command = [
             browser,

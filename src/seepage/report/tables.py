@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import pandas as pd
 
 from seepage.audit.diagnosis import FEATURES_FOUND
-from seepage.audit.summary import KEYS, MEASURES, Kind, Line
+from seepage.audit.summary import KEYS, MEASURES, Kind, Line, Progress
 from seepage.metrics.baselines import BASELINES
 from seepage.metrics.intervals import Interval
 from seepage.metrics.registry import BASELINE_METRICS, METRICS
 from seepage.report import words
 
-__all__ = [
-    "CaseLines",
-    "Cell",
-    "Column",
-    "NumberTable",
-    "feature_table",
-    "image_table",
-    "key",
-    "label_table",
-    "model_table",
-    "names",
-    "prior",
-    "row_table",
-    "share_table",
-    "text_table",
-    "token_table",
-    "unscored_table",
-]
+__all__ = ["CaseLines", "Cell", "Column", "NumberTable", "key", "names", "number_tables", "prior"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: its head, and one sentence for the legend."""
+    """A column of the table: its head, one sentence for the legend, and what stands in it for a line."""
 
     head: str
     about: str
+    cell: Callable[[Line], Cell]
 
 
 @dataclass(frozen=True)
@@ -95,6 +78,264 @@ def prior(line: Line, metric: str) -> float:
     return max(measured) if METRICS[metric].higher_is_more_leakage else min(measured)
 
 
+def number_tables(
+    lines: Sequence[Line], rows: pd.DataFrame, threshold: float, progress: Mapping[str, Progress]
+) -> list[NumberTable]:
+    """A table for every kind of answer that was met, inputs first.
+
+    Args:
+        lines: of all cases.
+        rows: that they summarise.
+        threshold: PSNR in dB above which an image counts as recovered.
+        progress: how many trials of each case are finished, where that is known.
+    """
+    by_kind: dict[Kind, tuple[str, list[Column]]] = {
+        "image": ("Images", _image_columns(rows, threshold)),
+        "row": ("Rows of tables", _ROW_COLUMNS),
+        "array": ("Examples of numbers", _ARRAY_COLUMNS),
+        "feature": ("What enters a layer", _feature_columns(rows)),
+        "model": ("Clients' own models", _model_columns(rows)),
+        "text": ("Texts", _TEXT_COLUMNS),
+        "token": ("Bags of tokens", _TOKEN_COLUMNS),
+        "attribute": ("Sensitive values", _share_columns("attribute", "majority")),
+        "source": ("Sources of records", _share_columns("source", "chance")),
+        "class": ("Likeness of classes", _share_columns("class", "public_mean")),
+        "label": ("Labels", _LABEL_COLUMNS),
+    }
+    settings = {line.case: _setting(rows, line.case, progress.get(line.case)) for line in lines}
+    tables = [_table(title, columns, _of_kind(lines, kind), settings) for kind, (title, columns) in by_kind.items()]
+    unscored = [line for line in lines if line.unscored]
+    tables.append(_table("Unscored: no truth was given", _UNSCORED_COLUMNS, unscored, settings))
+    return [table for table in tables if table.cases]
+
+
+# --- the columns of each table --------------------------------------------------------------------------------------
+
+
+def _image_columns(rows: pd.DataFrame, threshold: float) -> list[Column]:
+    counts = _counts(rows, "psnr", lambda psnr: psnr > threshold)
+    guesses = [about for name, about in BASELINES.items() if "psnr" in BASELINE_METRICS[name]]
+
+    def above_prior(line: Line) -> Cell:
+        without_leak = prior(line, "psnr")
+        above = words.decimal(line.mean("psnr") - without_leak, 1, sign=True)
+        return Cell(above, strong=_surely_above(line.metrics.get("psnr"), without_leak))
+
+    def ssim(line: Line) -> Cell:
+        without_leak = prior(line, "ssim")
+        beside = "" if math.isnan(without_leak) else f"no leak {words.decimal(without_leak, 2)}"
+        return _measured(line, "ssim", 2, beside)
+
+    def came_back(line: Line) -> Cell:
+        found, total = counts.get(key(line), (0, 0))
+        return _share(line, "recovered", f"{found} of {total}" if total else "", strong=found > 0)
+
+    return [
+        Column("PSNR, dB", METRICS["psnr"].about, lambda line: _measured(line, "psnr", 1)),
+        Column(
+            "No leak scores, dB",
+            f"PSNR of the best guess without any leak; the guesses are {_listed(guesses)}.",
+            lambda line: _priors(line, "psnr", 1),
+        ),
+        Column(
+            "Leak above prior, dB",
+            "PSNR minus what no leak scores: only what is above zero was leaked; bold where the whole interval is.",
+            above_prior,
+        ),
+        Column("SSIM", f"{METRICS['ssim'].about} Beside it what no leak scores.", ssim),
+        Column("LPIPS", METRICS["lpips"].about, lambda line: _measured(line, "lpips", 2)),
+        Column("Came back", f"Share of the images whose PSNR is above the threshold of {threshold:g} dB.", came_back),
+        _LABELS,
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+
+_LABELS = Column("Labels found", METRICS["label_accuracy"].about, lambda line: _labels_found(line))
+_ACCURACY = Column(
+    "Accuracy",
+    "Share of held-out examples that the global model gets right after the last round with this defence; where a "
+    "number is predicted, the share of its variance that the model explains (R²). One federation was trained with each "
+    "defence, so there is no interval.",
+    lambda line: Cell(words.percent(line.accuracy, 1)),
+)
+_CLIENTS = Column(
+    "Clients",
+    "How many clients were attacked; n of every mean and interval, unless a cell says otherwise. With a single client "
+    "its examples are n.",
+    lambda line: Cell(str(line.clients)),
+)
+
+_ROW_COLUMNS = [
+    Column("Cells found", METRICS["cell_accuracy"].about, lambda line: _found(line, "cell_accuracy")),
+    Column(
+        "No leak finds",
+        "The same share for the best guess without any leak: one row of each column's most frequent value, or the mean "
+        "of public data, where these were granted.",
+        lambda line: Cell(words.percent(prior(line, "cell_accuracy"))),
+    ),
+    Column(
+        "Leak above prior, points",
+        "Cells found minus what no leak finds, in points of a hundred; bold where the whole interval is above.",
+        lambda line: _points_above(line, "cell_accuracy"),
+    ),
+    Column("Categories", METRICS["category_accuracy"].about, lambda line: _share(line, "category_accuracy")),
+    Column("Numbers", METRICS["number_accuracy"].about, lambda line: _share(line, "number_accuracy")),
+    Column("Surest half", METRICS["sure_cell_accuracy"].about, lambda line: _share(line, "sure_cell_accuracy")),
+    Column("Whole rows", METRICS["rows_found"].about, lambda line: _share(line, "rows_found")),
+    _LABELS,
+    _ACCURACY,
+    _CLIENTS,
+]
+
+_ARRAY_COLUMNS = [
+    Column("Features found", METRICS["exact_match"].about, lambda line: _found(line, "exact_match")),
+    Column(
+        "No leak finds",
+        "The same share for the best guess without any leak, where public data were granted.",
+        lambda line: Cell(words.percent(prior(line, "exact_match"))),
+    ),
+    Column(
+        "Leak above prior, points",
+        "Features found minus what no leak finds, in points of a hundred; bold where the whole interval is above.",
+        lambda line: _points_above(line, "exact_match"),
+    ),
+    Column("Mean error", METRICS["mae"].about, lambda line: _measured(line, "mae", 2)),
+    Column(
+        "No leak errs",
+        "Mean error of the best guess without any leak; a leak makes it smaller.",
+        lambda line: _priors(line, "mae", 2),
+    ),
+    _LABELS,
+    _ACCURACY,
+    _CLIENTS,
+]
+
+
+def _feature_columns(rows: pd.DataFrame) -> list[Column]:
+    return [
+        Column(
+            "Relative error",
+            "Of what the attack says entered a layer inside the network, where inputs themselves are out of its reach: "
+            "0 is exact, 1 is no better than a guess of zeros.",
+            lambda line: _error(line, "feature_error"),
+        ),
+        _small_errors(rows, "feature_error", "Examples for which"),
+        _LABELS,
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+
+def _model_columns(rows: pd.DataFrame) -> list[Column]:
+    return [
+        Column(
+            "Relative error",
+            "Of the model that the attack names, beside the one that the client would have trained alone: 0 is exact.",
+            lambda line: _error(line, "relative_error"),
+        ),
+        Column(
+            "Global model",
+            "The same for the last global model.",
+            lambda line: _error(line, "relative_error_of_global_model"),
+        ),
+        Column(
+            "Last answer",
+            "The same for the model that the client returned last.",
+            lambda line: _error(line, "relative_error_of_last_answer"),
+        ),
+        _small_errors(rows, "relative_error", "Clients for whom"),
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+
+def _small_errors(rows: pd.DataFrame, metric: str, of_whom: str) -> Column:
+    """How many came back, where only an error is known."""
+    counts = _counts(rows, metric, lambda error: error <= FEATURES_FOUND)
+
+    def cell(line: Line) -> Cell:
+        found, total = counts.get(key(line), (0, 0))
+        return Cell(f"{found} of {total}" if total else words.DASH, strong=found > 0)
+
+    return Column("Came back", f"{of_whom} that error is at most {FEATURES_FOUND:g}.", cell)
+
+
+def _share_columns(kind: Kind, baseline: str) -> list[Column]:
+    return [
+        *_beside_guess("Found", f"{METRICS[MEASURES[kind]].about} {_BOLD}", MEASURES[kind], baseline, 1),
+        _ACCURACY,
+        _CLIENTS,
+    ]
+
+
+def _beside_guess(head: str, about: str, metric: str, baseline: str, digits: int) -> list[Column]:
+    """Two columns: a share, strong where its whole interval is above a guess without any leak, and that guess."""
+
+    def found(line: Line) -> Cell:
+        interval = line.metrics.get(metric)
+        strong = _surely_above(interval, prior(line, metric))
+        return Cell(words.percent(line.mean(metric), digits), _bounds(interval), strong)
+
+    return [
+        Column(head, about, found),
+        Column(
+            "No leak finds",
+            f"The same for a guess without any leak, which is {BASELINES[baseline]}.",
+            lambda line: Cell(words.percent(prior(line, metric), digits)),
+        ),
+    ]
+
+
+_BOLD = "Bold where the whole interval is above a guess."
+
+_TEXT_COLUMNS = [
+    *_beside_guess("Tokens in place", METRICS["token_accuracy"].about, "token_accuracy", "public_texts", 1),
+    Column("ROUGE-1", METRICS["rouge1"].about, lambda line: _measured(line, "rouge1", 3)),
+    Column("ROUGE-2", METRICS["rouge2"].about, lambda line: _measured(line, "rouge2", 3)),
+    _LABELS,
+    _ACCURACY,
+    _CLIENTS,
+]
+
+_TOKEN_COLUMNS = [
+    Column("Tokens named", METRICS["token_bag"].about, lambda line: _measured(line, "token_bag", 3)),
+    _ACCURACY,
+    _CLIENTS,
+]
+
+
+def _wrong_labels(line: Line) -> Cell:
+    wrong, count = line.mean("label_count_error"), line.mean("label_count")
+    errors = line.metrics.get("label_count_error")
+    of_all = "" if math.isnan(count) else f" of {count:.3g}"
+    return Cell(words.decimal(wrong) + of_all, "" if errors is None else words.between(_not_negative(errors)))
+
+
+_LABEL_COLUMNS = [
+    *_beside_guess("Labels found", f"{METRICS['label_accuracy'].about} {_BOLD}", "label_accuracy", "even", 0),
+    Column("Wrong labels", METRICS["label_count_error"].about, _wrong_labels),
+    Column("Confidence", METRICS["label_confidence"].about, lambda line: _measured(line, "label_confidence", 2)),
+    _ACCURACY,
+    _CLIENTS,
+]
+
+_UNSCORED_COLUMNS = [
+    Column("Update explained", METRICS["update_explained"].about, lambda line: _measured(line, "update_explained", 3)),
+    Column("Restarts agree, dB", METRICS["restart_psnr"].about, lambda line: _measured(line, "restart_psnr", 1)),
+    Column("Label confidence", METRICS["label_confidence"].about, lambda line: _measured(line, "label_confidence", 2)),
+    Column(
+        "Objective",
+        "What the attack made as small as it could; it means something between restarts alone.",
+        lambda line: Cell(f"{line.mean('objective'):.3g}" if "objective" in line.metrics else words.DASH),
+    ),
+    _CLIENTS,
+]
+
+
+# --- what columns are made of ---------------------------------------------------------------------------------------
+
+
 _BASELINE_NAMES = {"constant": "one colour", "public_mean": "public mean", "class_mean": "class mean"}
 
 
@@ -143,309 +384,24 @@ def _with_n(line: Line, metric: str, beside: str) -> str:
     return ", ".join(filter(None, (beside, n)))
 
 
-_ACCURACY = Column(
-    "Accuracy",
-    "Share of held-out examples that the global model gets right after the last round with this defence; where a "
-    "number is predicted, the share of its variance that the model explains (R²). One federation was trained with each "
-    "defence, so there is no interval.",
-)
-_CLIENTS = Column(
-    "Clients",
-    "How many clients were attacked; n of every mean and interval, unless a cell says otherwise. With a single client "
-    "its examples are n.",
-)
-_LABELS = Column("Labels found", METRICS["label_accuracy"].about)
+def _found(line: Line, metric: str) -> Cell:
+    return Cell(words.percent(line.mean(metric)), _bounds(line.metrics.get(metric)))
 
 
-def image_table(lines: Sequence[Line], rows: pd.DataFrame, threshold: float) -> NumberTable | None:
-    """The lines about images; `None` without any.
-
-    Args:
-        lines: of all cases.
-        rows: that they summarise.
-        threshold: PSNR in dB above which an image counts as recovered.
-    """
-    kept = _of_kind(lines, "image")
-    if not kept:
-        return None
-    counts = _counts(rows, "psnr", lambda psnr: psnr > threshold)
-    guesses = [about for name, about in BASELINES.items() if "psnr" in BASELINE_METRICS[name]]
-    with_lpips = any("lpips" in line.metrics for line in kept)
-    columns = [
-        Column("PSNR, dB", METRICS["psnr"].about),
-        Column(
-            "No leak scores, dB",
-            f"PSNR of the best guess without any leak; the guesses are {_listed(guesses)}.",
-        ),
-        Column(
-            "Leak above prior, dB",
-            "PSNR minus what no leak scores: only what is above zero was leaked; bold where the whole interval is.",
-        ),
-        Column("SSIM", f"{METRICS['ssim'].about} Beside it what no leak scores."),
-        *([Column("LPIPS", METRICS["lpips"].about)] if with_lpips else []),
-        Column("Came back", f"Share of the images whose PSNR is above the threshold of {threshold:g} dB."),
-        _LABELS,
-        _ACCURACY,
-        _CLIENTS,
-    ]
-
-    def cells(line: Line) -> list[Cell]:
-        found, total = counts.get(key(line), (0, 0))
-        interval, without_leak = line.metrics.get("psnr"), prior(line, "psnr")
-        above = line.mean("psnr") - without_leak
-        ssim = prior(line, "ssim")
-        beside = "" if math.isnan(ssim) else f"no leak {words.decimal(ssim, 2)}"
-        return [
-            _measured(line, "psnr", 1),
-            _priors(line, "psnr", 1),
-            Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, without_leak)),
-            _measured(line, "ssim", 2, beside),
-            *([_measured(line, "lpips", 2)] if with_lpips else []),
-            _share(line, "recovered", f"{found} of {total}" if total else "", strong=found > 0),
-            _labels_found(line),
-            Cell(words.percent(line.accuracy, 1)),
-            Cell(str(line.clients)),
-        ]
-
-    return _table("Images", columns, _by_case(kept, rows, cells))
+def _points_above(line: Line, metric: str) -> Cell:
+    without_leak = prior(line, metric)
+    above = words.decimal(100 * (line.mean(metric) - without_leak), 1, sign=True)
+    return Cell(above, strong=_surely_above(line.metrics.get(metric), without_leak))
 
 
-def row_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
-    """The lines about rows of tables; `None` without any."""
-    kept = _of_kind(lines, "row")
-    if not kept:
-        return None
-    columns = [
-        Column("Features found", METRICS["exact_match"].about),
-        Column("No leak finds", "The same share for the best guess without any leak, where public data were granted."),
-        Column(
-            "Leak above prior, points",
-            "Features found minus what no leak finds, in points of a hundred; bold where the whole interval is above.",
-        ),
-        Column("Mean error", METRICS["mae"].about),
-        Column("No leak errs", "Mean error of the best guess without any leak; a leak makes it smaller."),
-        _LABELS,
-        _ACCURACY,
-        _CLIENTS,
-    ]
-
-    def cells(line: Line) -> list[Cell]:
-        without_leak = prior(line, "exact_match")
-        above = 100 * (line.mean("exact_match") - without_leak)
-        interval = line.metrics.get("exact_match")
-        return [
-            Cell(words.percent(line.mean("exact_match")), _bounds(interval)),
-            Cell(words.percent(without_leak)),
-            Cell(words.decimal(above, 1, sign=True), strong=_surely_above(interval, without_leak)),
-            _measured(line, "mae", 2),
-            _priors(line, "mae", 2),
-            _labels_found(line),
-            Cell(words.percent(line.accuracy, 1)),
-            Cell(str(line.clients)),
-        ]
-
-    return _table("Rows of tables", columns, _by_case(kept, rows, cells))
+def _error(line: Line, metric: str) -> Cell:
+    interval = line.metrics.get(metric)
+    return Cell(words.DASH) if interval is None else Cell(*words.significant(interval))
 
 
-def feature_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
-    """The lines of attacks that answer what enters a layer; `None` without any."""
-    kept = _of_kind(lines, "feature")
-    if not kept:
-        return None
-    counts = _counts(rows, "feature_error", lambda error: error <= FEATURES_FOUND)
-    columns = [
-        Column(
-            "Relative error",
-            "Of what the attack says entered a layer inside the network, where inputs themselves are out of its reach: "
-            "0 is exact, 1 is no better than a guess of zeros.",
-        ),
-        Column("Came back", f"Examples for which that error is at most {FEATURES_FOUND:g}."),
-        _LABELS,
-        _ACCURACY,
-        _CLIENTS,
-    ]
-
-    def cells(line: Line) -> list[Cell]:
-        found, total = counts.get(key(line), (0, 0))
-        interval = line.metrics.get("feature_error")
-        return [
-            Cell(words.DASH) if interval is None else Cell(*words.significant(interval)),
-            Cell(f"{found} of {total}" if total else words.DASH, strong=found > 0),
-            _labels_found(line),
-            Cell(words.percent(line.accuracy, 1)),
-            Cell(str(line.clients)),
-        ]
-
-    return _table("What enters a layer", columns, _by_case(kept, rows, cells))
-
-
-def model_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
-    """The lines of attacks that answer clients' own models; `None` without any."""
-    kept = _of_kind(lines, "model")
-    if not kept:
-        return None
-    counts = _counts(rows, "relative_error", lambda error: error <= FEATURES_FOUND)
-    columns = [
-        Column(
-            "Relative error",
-            "Of the model that the attack names, beside the one that the client would have trained alone: 0 is exact.",
-        ),
-        Column("Global model", "The same for the last global model."),
-        Column("Last answer", "The same for the model that the client returned last."),
-        Column("Came back", f"Clients for whom that error is at most {FEATURES_FOUND:g}."),
-        _ACCURACY,
-        _CLIENTS,
-    ]
-
-    def cells(line: Line) -> list[Cell]:
-        found, total = counts.get(key(line), (0, 0))
-        errors = [line.metrics.get(f"relative_error{of}") for of in ("", "_of_global_model", "_of_last_answer")]
-        return [
-            *(Cell(words.DASH) if error is None else Cell(*words.significant(error)) for error in errors),
-            Cell(f"{found} of {total}" if total else words.DASH, strong=found > 0),
-            Cell(words.percent(line.accuracy, 1)),
-            Cell(str(line.clients)),
-        ]
-
-    return _table("Clients' own models", columns, _by_case(kept, rows, cells))
-
-
-def share_table(
-    lines: Sequence[Line], rows: pd.DataFrame, kind: Literal["attribute", "source", "class"]
-) -> NumberTable | None:
-    """The lines of attacks that answer a column of a table, whose a record is, or classes; `None` without any."""
-    kept = _of_kind(lines, kind)
-    if not kept:
-        return None
-    title, metric, baseline = {
-        "attribute": ("Sensitive values", "attribute_accuracy", "majority"),
-        "source": ("Sources of records", "source_accuracy", "chance"),
-        "class": ("Likeness of classes", "class_ssim", "public_mean"),
-    }[kind]
-    columns = [
-        Column("Found", f"{METRICS[metric].about} Bold where the whole interval is above a guess."),
-        Column("No leak finds", f"The same share for a guess without any leak, which is {BASELINES[baseline]}."),
-        _ACCURACY,
-        _CLIENTS,
-    ]
-
-    def cells(line: Line) -> list[Cell]:
-        return [
-            *_share_beside_guess(line, metric, 1),
-            Cell(words.percent(line.accuracy, 1)),
-            Cell(str(line.clients)),
-        ]
-
-    return _table(title, columns, _by_case(kept, rows, cells))
-
-
-def text_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
-    """The lines about texts; `None` without any."""
-    kept = _of_kind(lines, "text")
-    if not kept:
-        return None
-    columns = [
-        Column("Tokens in place", METRICS["token_accuracy"].about),
-        Column("No leak finds", f"The same for a guess without any leak, which is {BASELINES['public_texts']}."),
-        Column("ROUGE-1", METRICS["rouge1"].about),
-        Column("ROUGE-2", METRICS["rouge2"].about),
-        _LABELS,
-        _ACCURACY,
-        _CLIENTS,
-    ]
-
-    def cells(line: Line) -> list[Cell]:
-        return [
-            *_share_beside_guess(line, "token_accuracy", 1),
-            _measured(line, "rouge1", 3),
-            _measured(line, "rouge2", 3),
-            _labels_found(line),
-            Cell(words.percent(line.accuracy, 1)),
-            Cell(str(line.clients)),
-        ]
-
-    return _table("Texts", columns, _by_case(kept, rows, cells))
-
-
-def token_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
-    """The lines of attacks that say which tokens occur and nothing else; `None` without any."""
-    kept = _of_kind(lines, "token")
-    if not kept:
-        return None
-    columns = [Column("Tokens named", METRICS["token_bag"].about), _ACCURACY, _CLIENTS]
-
-    def cells(line: Line) -> list[Cell]:
-        return [
-            _measured(line, "token_bag", 3),
-            Cell(words.percent(line.accuracy, 1)),
-            Cell(str(line.clients)),
-        ]
-
-    return _table("Bags of tokens", columns, _by_case(kept, rows, cells))
-
-
-def label_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
-    """The lines of attacks that answer labels and nothing else; `None` without any."""
-    kept = _of_kind(lines, "label")
-    if not kept:
-        return None
-    columns = [
-        Column("Labels found", f"{METRICS['label_accuracy'].about} Bold where the whole interval is above a guess."),
-        Column("No leak finds", f"The same share for a guess without any leak, which is {BASELINES['even']}."),
-        Column("Wrong labels", METRICS["label_count_error"].about),
-        Column("Confidence", METRICS["label_confidence"].about),
-        _ACCURACY,
-        _CLIENTS,
-    ]
-
-    def cells(line: Line) -> list[Cell]:
-        wrong, count = line.mean("label_count_error"), line.mean("label_count")
-        errors = line.metrics.get("label_count_error")
-        of_all = "" if math.isnan(count) else f" of {count:.3g}"
-        return [
-            *_share_beside_guess(line, "label_accuracy"),
-            Cell(words.decimal(wrong) + of_all, "" if errors is None else words.between(_not_negative(errors))),
-            _measured(line, "label_confidence", 2),
-            Cell(words.percent(line.accuracy, 1)),
-            Cell(str(line.clients)),
-        ]
-
-    return _table("Labels", columns, _by_case(kept, rows, cells))
-
-
-def unscored_table(lines: Sequence[Line], rows: pd.DataFrame) -> NumberTable | None:
-    """The lines of answers that there was no truth for; `None` without any."""
-    kept = [line for line in lines if line.unscored]
-    if not kept:
-        return None
-    columns = [
-        Column("Update explained", METRICS["update_explained"].about),
-        Column("Restarts agree, dB", METRICS["restart_psnr"].about),
-        Column("Label confidence", METRICS["label_confidence"].about),
-        Column("Objective", "What the attack made as small as it could; it means something between restarts alone."),
-        _CLIENTS,
-    ]
-
-    def cells(line: Line) -> list[Cell]:
-        return [
-            _measured(line, "update_explained", 3),
-            _measured(line, "restart_psnr", 1),
-            _measured(line, "label_confidence", 2),
-            Cell(f"{line.mean('objective'):.3g}" if "objective" in line.metrics else words.DASH),
-            Cell(str(line.clients)),
-        ]
-
-    return _table("Unscored: no truth was given", columns, _by_case(kept, rows, cells))
-
-
-def _share_beside_guess(line: Line, metric: str, digits: int = 0) -> list[Cell]:
-    """Two cells: a share, strong where its whole interval is above a guess without any leak, and that guess."""
-    interval, without_leak = line.metrics.get(metric), prior(line, metric)
-    bounds = _bounds(interval)
-    return [
-        Cell(words.percent(line.mean(metric), digits), bounds, strong=_surely_above(interval, without_leak)),
-        Cell(words.percent(without_leak, digits)),
-    ]
+def _not_negative(interval: Interval) -> Interval:
+    """Without the part below zero, where the bell curve of few clients may reach."""
+    return replace(interval, low=max(interval.low, 0.0))  # NaN, with a single client, stays
 
 
 def _labels_found(line: Line) -> Cell:
@@ -469,33 +425,22 @@ def _of_kind(lines: Sequence[Line], kind: Kind) -> list[Line]:
     return [line for line in lines if not line.unscored and (line.kind or expected(line)) == kind]
 
 
-def _table(title: str, columns: list[Column], cases: list[CaseLines]) -> NumberTable:
-    """Without the columns that no line has a number for."""
-    every = [cells for case in cases for _, cells in case.lines]
-    kept = [i for i in range(len(columns)) if any(cells[i].text != words.DASH for cells in every)]
-    shorter = [
-        CaseLines(case.name, case.setting, [(line, [cells[i] for i in kept]) for line, cells in case.lines])
-        for case in cases
-    ]
-    return NumberTable(title, [columns[i] for i in kept], shorter)
-
-
-def _not_negative(interval: Interval) -> Interval:
-    """Without the part below zero, where the bell curve of few clients may reach."""
-    return replace(interval, low=max(interval.low, 0.0))  # NaN, with a single client, stays
-
-
-def _by_case(lines: Sequence[Line], rows: pd.DataFrame, cells: Callable[[Line], list[Cell]]) -> list[CaseLines]:
+def _table(title: str, columns: Sequence[Column], lines: Sequence[Line], settings: Mapping[str, str]) -> NumberTable:
+    """The lines case by case, without the columns that none of them has a number for."""
+    cells = [[column.cell(line) for line in lines] for column in columns]
+    kept = [i for i, column in enumerate(cells) if any(cell.text != words.DASH for cell in column)]
     cases: dict[str, list[tuple[Line, list[Cell]]]] = {}
-    for line in lines:
-        cases.setdefault(line.case, []).append((line, cells(line)))
-    return [CaseLines(case, _setting(rows, case), listed) for case, listed in cases.items()]
+    for place, line in enumerate(lines):
+        cases.setdefault(line.case, []).append((line, [cells[i][place] for i in kept]))
+    by_case = [CaseLines(case, settings[case], listed) for case, listed in cases.items()]
+    return NumberTable(title, [columns[i] for i in kept], by_case)
 
 
-def _setting(rows: pd.DataFrame, case: str) -> str:
-    """Data and model of a case."""
+def _setting(rows: pd.DataFrame, case: str, progress: Progress | None) -> str:
+    """Data and model of a case, and how far it is where it is not complete."""
     part = rows[rows["case"] == case]
-    return ", ".join([*names(part, "data"), *names(part, "model")])
+    so_far = [f"so far {progress}"] if progress is not None and progress.partial else []
+    return ", ".join([*names(part, "data"), *names(part, "model"), *so_far])
 
 
 def _counts(

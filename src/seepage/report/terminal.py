@@ -12,15 +12,15 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from seepage.audit.differences import Difference
-from seepage.audit.experiment import Expectation
 from seepage.audit.gate import Verdict
-from seepage.audit.summary import AS_CAPTURED, MEASURES, Kind, Line, compare, count_causes, summarise
+from seepage.audit.summary import AS_CAPTURED, MEASURES, Index, Kind, Line, compare, count_causes, summarise
 from seepage.metrics.intervals import METHOD, METHOD_OF_SHARES, Interval
+from seepage.metrics.tabular import CELL_TOLERANCE
 from seepage.report.headline import headline
 from seepage.report.tables import names, prior
 from seepage.report.words import DASH, counted, decimal, distinguished, plural
 
-__all__ = ["print_comparison", "print_differences", "print_findings", "print_verdicts"]
+__all__ = ["print_comparison", "print_differences", "print_findings", "print_unfinished", "print_verdicts"]
 
 MOST_SETTINGS = 32
 """Characters of a defence's settings that a column of the table has room for."""
@@ -40,27 +40,10 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
     if not lines:
         return
     console = Console(highlight=False)
-    short = distinguished((line.defence, line.defence_settings) for line in lines)
-    what = [_what(line, short[line.defence, line.defence_settings]) for line in lines]
-    # What is the same in every line is said once above the table; the rest shares one column, which alone may wrap.
-    varying = [name for name in NAMES if len({w[name] for w in what}) > 1] or ["Attack"]
-    same = [what[0][name] for name in NAMES if name not in ("Case", "Defence", *varying)]
-    if "Defence" not in varying:
-        same.append(
-            {"none": "no defence", AS_CAPTURED: AS_CAPTURED}.get(lines[0].defence, f"against {what[0]['Defence']}")
-        )
     console.print(f"\n[bold]{escape(headline(rows, threshold).sentence)}[/bold]")
-    grid = Grid(header_style="bold", title=escape(", ".join(same)), title_justify="left", title_style="dim")
-    grid.add_column(" · ".join(varying), overflow="fold")
-    numbers = _numbers(lines, console.width >= WIDE)
-    for title in numbers:
-        grid.add_column(title, justify="right", no_wrap=True)
-    for line, said, *cells in zip(lines, what, *numbers.values(), strict=True):
-        first = " · ".join(said[name] for name in varying)
-        if line.failures:  # the reason is a sentence, for which a cell is too narrow
-            cells[0] = f"[yellow]{escape(line.failures[0].partition(':')[0])}[/yellow]"
-        grid.add_row(escape(first), *cells)
-    console.print(grid)
+    families = _families(lines)
+    for family in families:
+        _print_lines(console, family, alone=len(families) == 1)
     failures = Counter(failure for line in lines for failure in line.failures)
     for failure, count in failures.items():
         console.print(f"[yellow]{plural(count, 'trial')} without numbers, {escape(failure)}[/yellow]")
@@ -69,7 +52,7 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
         labels_alone = {line.kind for line in lines} <= {"label", None}
         not_found = "labels were not all found" if labels_alone else "data did not come back"
         console.print(f"Why {not_found}, by attacked update: {', '.join(causes)}.")
-    legend = _legend({line.kind for line in lines}, "Accuracy" in numbers, threshold)
+    legend = _legend({line.kind for line in lines}, any(not math.isnan(line.accuracy) for line in lines), threshold)
     if legend:
         console.print(legend, style="dim")
     sizes = sorted({line.clients for line in lines if line.metrics})
@@ -78,6 +61,51 @@ def print_findings(rows: pd.DataFrame, threshold: float) -> None:
         seeds = ", ".join(names(rows, "seed"))
         how = f"Means over clients, {n}, seed {seeds}; [95 % interval]: {METHOD_OF_SHARES}."
         console.print(how, style="dim", markup=False)
+
+
+def _families(lines: Sequence[Line]) -> list[list[Line]]:
+    """Lines that have numbers of the same sort: those of sources say nothing in the columns of sensitive values."""
+    of_case = {line.case: _family(line.kind) for line in lines if line.kind}
+    families: dict[Kind | None, list[Line]] = {}
+    for line in lines:  # one without numbers stands with the others of its case
+        families.setdefault(_family(line.kind) if line.kind else of_case.get(line.case), []).append(line)
+    return list(families.values())
+
+
+def _family(kind: Kind | None) -> Kind | None:
+    together: dict[Kind | None, Kind] = {
+        "row": "image",
+        "array": "image",
+        "feature": "image",
+        "label": "image",
+        "token": "text",
+    }
+    return together.get(kind, kind)
+
+
+def _print_lines(console: Console, lines: Sequence[Line], alone: bool) -> None:
+    short = distinguished((line.defence, line.defence_settings) for line in lines)
+    what = [_what(line, short[line.defence, line.defence_settings]) for line in lines]
+    # What is the same in every line is said once above the table; the rest shares one column, which alone may wrap.
+    varying = [name for name in NAMES if len({w[name] for w in what}) > 1] or ["Attack"]
+    unsaid = {"Defence", *varying, *(["Case"] if alone else [])}
+    same = [what[0][name] for name in NAMES if name not in unsaid]
+    if "Defence" not in varying:
+        same.append(
+            {"none": "no defence", AS_CAPTURED: AS_CAPTURED}.get(lines[0].defence, f"against {what[0]['Defence']}")
+        )
+    grid = Grid(header_style="bold", title=escape(", ".join(same)), title_justify="left", title_style="dim")
+    firsts = [" · ".join(said[name] for name in varying) for said in what]
+    # However many numbers there are, whose they are can be read.
+    grid.add_column(" · ".join(varying), overflow="fold", min_width=min(12, max(map(len, firsts))))
+    numbers = _numbers(lines, console.width >= WIDE)
+    for title in numbers:
+        grid.add_column(title, justify="right", no_wrap=True)
+    for line, first, *cells in zip(lines, firsts, *numbers.values(), strict=True):
+        if line.failures:  # the reason is a sentence, for which a cell is too narrow
+            cells[0] = f"[yellow]{escape(line.failures[0].partition(':')[0])}[/yellow]"
+        grid.add_row(escape(first), *cells)
+    console.print(grid)
 
 
 def _numbers(lines: Sequence[Line], wide: bool) -> dict[str, list[str]]:
@@ -94,11 +122,19 @@ def _numbers(lines: Sequence[Line], wide: bool) -> dict[str, list[str]]:
 
     kinds = {line.kind for line in lines}
     columns: dict[str, Callable[[Line], str]] = {}
-    if kinds & {"image", "row"}:
-        score = "Likeness, dB" if "row" not in kinds else "dB, or error" if "image" in kinds else "Error"
-        columns[score] = lambda line: _interval(line.metrics.get("mae" if line.kind == "row" else "psnr"))
-        columns["No leak"] = lambda line: _number(prior(line, "mae" if line.kind == "row" else "psnr"))
-        columns["Came back"] = lambda line: share(line, "exact_match" if line.kind == "row" else "recovered")
+    if kinds & {"image", "array"}:
+        score = "Likeness, dB" if "array" not in kinds else "dB, or error" if "image" in kinds else "Error"
+        columns[score] = lambda line: _interval(line.metrics.get("mae" if line.kind == "array" else "psnr"))
+    if "row" in kinds:
+        columns["Cells"] = lambda line: _interval(line.metrics.get("cell_accuracy"))
+    if kinds & {"image", "row", "array"}:
+        other: dict[Kind | None, str] = {"row": "cell_accuracy", "array": "mae"}
+        columns["No leak"] = lambda line: _number(prior(line, other.get(line.kind, "psnr")))
+    if kinds & {"image", "array"}:
+        columns["Came back"] = lambda line: share(line, "exact_match" if line.kind == "array" else "recovered")
+    if "row" in kinds and wide:
+        columns["Surest half"] = lambda line: mean(line, "sure_cell_accuracy")
+        columns["Whole rows"] = lambda line: share(line, "rows_found")
     columns["Relative error"] = lambda line: _interval(
         line.metrics.get("relative_error" if line.kind == "model" else "feature_error")
     )
@@ -110,14 +146,17 @@ def _numbers(lines: Sequence[Line], wide: bool) -> dict[str, list[str]]:
         columns["Last answer"] = lambda line: mean(line, "relative_error_of_last_answer")
     if kinds & {"text", "token"}:
         columns["Tokens in place"] = lambda line: _interval(line.metrics.get("token_accuracy"))
+        columns["No leak"] = lambda line: _number(prior(line, "token_accuracy"))
         columns["ROUGE-1"] = lambda line: mean(line, "rouge1")
-        columns["ROUGE-2"] = lambda line: mean(line, "rouge2")
-        columns["Token bag"] = lambda line: mean(line, "token_bag")
+        if wide:
+            columns["ROUGE-2"] = lambda line: mean(line, "rouge2")
+        if "token" in kinds:
+            columns["Token bag"] = lambda line: mean(line, "token_bag")
     if kinds & {"attribute", "source", "class"}:
         columns["Values"] = lambda line: _interval(line.metrics.get("attribute_accuracy"))
         columns["Sources"] = lambda line: _interval(line.metrics.get("source_accuracy"))
         columns["Classes"] = lambda line: _interval(line.metrics.get("class_ssim"))
-        if not kinds & {"image", "row"}:
+        if not kinds & {"image", "row", "array"}:
             columns["No leak"] = lambda line: _number(prior(line, MEASURES[line.kind])) if line.kind else DASH
     columns["Labels"] = lambda line: share(line, "label_accuracy")
     if "label" in kinds and not kinds - {"label", None}:  # there is room for all that is known about labels
@@ -145,6 +184,11 @@ def _legend(kinds: set[Kind | None], learnt: bool, threshold: float) -> str:
             f"above {threshold:g} dB it counts as having come back. "
             "No leak: the best guess that ignores the update."
         )
+    if "row" in kinds:
+        said.append(
+            "Cells: share of a row's cells that were found, mean [95 % interval]: the right category, or a number "
+            f"within {CELL_TOLERANCE:g} standard deviations. No leak: the best guess that ignores the update."
+        )
     if "feature" in kinds:
         said.append(
             "Relative error: of what enters a layer inside the network, where inputs are out of reach, "
@@ -158,8 +202,10 @@ def _legend(kinds: set[Kind | None], learnt: bool, threshold: float) -> str:
     if kinds & {"text", "token"}:
         said.append(
             "Tokens in place: share of a text's places at which the right token was named, mean [95 % interval]. "
-            "Token bag: agreement of the tokens that were named with those that occur."
+            "No leak: the same for other texts, which anybody may have."
         )
+    if "token" in kinds:
+        said.append("Token bag: agreement of the tokens that were named with those that occur.")
     if "attribute" in kinds:
         said.append(
             "Values: share of a client's records whose value was found, mean [95 % interval]; "
@@ -197,9 +243,21 @@ def _what(line: Line, short: str) -> dict[str, str]:
     return dict(zip(NAMES, (line.case, line.attack, line.threat, defence), strict=True))
 
 
-def print_comparison(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) -> None:
+def print_unfinished(rows: pd.DataFrame, index: Index) -> None:
+    """Say which cases are not complete: their numbers are of some of their trials alone."""
+    cases = index.case_progress(rows)
+    console = Console(highlight=False)
+    for case, progress in cases.items():
+        if progress.partial:
+            console.print(f"[yellow]Not complete: case {escape(case)}, {progress}.[/yellow]", soft_wrap=True)
+    waiting = sum(progress.finished == 0 for progress in cases.values())
+    if waiting:
+        console.print(f"[yellow]Not begun: {plural(waiting, 'case')} of {len(cases)}.[/yellow]")
+
+
+def print_comparison(rows: pd.DataFrame, index: Index) -> None:
     """Print ours beside the paper's numbers, if the experiment names any."""
-    comparisons = compare(rows, expectations)
+    comparisons = compare(rows, index)
     if not comparisons:
         return
     console = Console(highlight=False)
@@ -222,14 +280,22 @@ def print_comparison(rows: pd.DataFrame, expectations: tuple[Expectation, ...]) 
 def print_differences(found: Sequence[Difference]) -> None:
     """Print what changed between two folders of results, and then in words whether beyond chance."""
     console = Console(highlight=False)
-    same = [name for name in ("case", "attack", "defence", "threat") if len({getattr(d, name) for d in found}) == 1]
+    same = [
+        name
+        for name in ("case", "attack", "defence", "threat")
+        if len({getattr(d, name) for d in found if d.metric != "accuracy" or name in ("case", "defence")}) == 1
+    ]
     grid = Grid(header_style="bold")
-    grid.add_column("What")
+    grid.add_column("What", overflow="fold")
     for column in ("Before", "After", "Change", "p"):
         grid.add_column(column, justify="right", no_wrap=True)
     grid.add_column("Verdict", max_width=13)
     for d in found:
-        names = [getattr(d, name) for name in ("case", "attack", "defence", "threat") if name not in same]
+        names = [
+            "no defence" if name == "defence" and getattr(d, name) == "none" else getattr(d, name)
+            for name in ("case", "attack", "defence", "threat")
+            if name not in same and not (d.metric == "accuracy" and name in ("attack", "threat"))
+        ]
         what = " · ".join([*names, d.metric]) + (f" ({d.settings})" if d.settings else "")
         change = DASH if math.isnan(d.change.mean) else _interval(d.change)
         grid.add_row(escape(what), _number(d.before), _number(d.after), change, _number(d.p), d.verdict)

@@ -136,15 +136,21 @@ def seconds(value: float) -> str:
 
 
 def defence_label(name: str, settings: str) -> str:
-    """A defence with its settings.
+    """A defence with its settings; switches that are off go without saying.
 
     Example:
         >>> defence_label("gaussian-noise", "std=0.01"), defence_label("none", "")
         ('gaussian-noise (std=0.01)', 'no defence')
+        >>> defence_label("top-k", "share=0.05, per_tensor=False, strict=False")
+        'top-k (share=0.05)'
     """
     if name == "none":
         return "no defence"
-    return f"{name} ({settings})" if settings else name
+    said = _OFF.sub("", settings).removeprefix(", ")
+    return f"{name} ({said})" if said else name
+
+
+_OFF = re.compile(r"(^|, )\w+=(False|None)(?=[,;]|$)")
 
 
 def distinguished(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
