@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -17,27 +19,39 @@ from seepage.task import Task
 GRADIENT = Recipe(sends="gradient")
 
 
-def exact_worth(task: Task, x: torch.Tensor, before: int) -> torch.Tensor:
-    """|rᵢ| / ‖∂rᵢ/∂x‖ over the examples, one backward pass for each feature."""
+def exact_change(task: Task, x: torch.Tensor, before: int) -> torch.Tensor:
+    """‖∂rᵢ/∂x‖ / (|rᵢ| + 0.1) over the examples, one backward pass for each feature."""
     head = task.module[:before].eval()
-    worth = torch.zeros(())
+    change = torch.zeros(())
     for example in x:
         jacobian = torch.autograd.functional.jacobian(lambda e: head(e[None])[0], example)
-        worth = worth + head(example[None])[0].abs() / jacobian.flatten(1).norm(dim=1)
-    return worth.detach()
+        change = change + jacobian.flatten(1).norm(dim=1) / (head(example[None])[0].abs() + 0.1)
+    return change.detach()
 
 
 def sent(task: Task, defence: Soteria | NoDefence) -> dict[str, torch.Tensor]:
     return answer(task, task.params, images(4), GRADIENT, defence, ONE).update
 
 
-def test_features_worth_most_to_an_attacker_are_pruned() -> None:
+def test_features_that_change_least_with_the_input_are_pruned() -> None:
     task = image_task(mlp)
-    worth = exact_worth(task, images(4).x, 3)  # what enters the last layer
+    change = exact_change(task, images(4).x, 3)  # what enters the last layer
     update = sent(task, Soteria(0.5, "3", draws=4000))["3.weight"]
     pruned = (update == 0).all(0)
     assert int(pruned.sum()) == 4
-    assert set(worth.topk(4).indices.tolist()) == set(pruned.nonzero().flatten().tolist())
+    assert set(change.topk(4, largest=False).indices.tolist()) == set(pruned.nonzero().flatten().tolist())
+
+
+def test_features_that_are_dead_go_first() -> None:
+    task = image_task(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(math.prod(IMAGE), 6), nn.ReLU(), nn.Linear(6, CLASSES))
+    )
+    dead = {"1.weight": task.params["1.weight"].clone(), "1.bias": task.params["1.bias"].clone()}
+    dead["1.weight"][:2], dead["1.bias"][:2] = 0, -1
+    params = {**task.params, **dead}
+    sent_with = answer(task, params, images(4), GRADIENT, Soteria(1 / 3, "3"), ONE).update["3.weight"]
+    plain = answer(task, params, images(4), GRADIENT, NoDefence(), ONE).update["3.weight"]
+    assert sent_with.equal(plain)  # nothing but columns of zeros was left for it to take
 
 
 def test_all_else_is_sent_as_it_was() -> None:

@@ -28,10 +28,10 @@ __all__ = ["Soteria"]
 
 @dataclass(frozen=True)
 class Soteria(Defence):
-    """Zero the columns of a linear layer's gradient that belong to features which change the input most.
+    """Zero the columns of a linear layer's gradient that belong to features which tell most about the input.
 
-    A feature rᵢ that enters the defended layer is worth |rᵢ| / ‖∂rᵢ/∂x‖ to who inverts the layers before it: those
-    worth most, summed over the batch, are pruned.
+    A feature rᵢ that enters the defended layer and hardly changes with the input for its size tells most to who
+    inverts the layers before it: those with the smallest ‖∂rᵢ/∂x‖ / (|rᵢ| + 0.1), summed over the batch, are pruned.
 
     Args:
         share: of the features that are pruned.
@@ -39,10 +39,11 @@ class Soteria(Defence):
         draws: random directions v from which ‖∂rᵢ/∂x‖² is estimated as the mean of (∂rᵢ/∂x · v)².
 
     Note:
-        The released code prunes 1 % (`as_code`); yue2023 has 80 %, "the highest protection level" (`as_paper`). Sun et
-        al. compute every ∂rᵢ/∂x by a backward pass of its own, 65,536 of them for the LeNet of yue2023; here all come
-        from `draws` forward derivatives. Features are judged by the global model as it was received, and what is sent
-        after several steps is pruned once.
+        The released code prunes 1 % (`as_code`); yue2023 has 80 %, "the highest protection level" (`as_paper`). The
+        0.1 is the code's, not the text's: without it a feature that ReLU cut off in all examples would be 0 / 0, with
+        it such features go first, though they tell nothing. Sun et al. compute every ∂rᵢ/∂x by a backward pass of its
+        own, 65,536 of them for the LeNet of yue2023; here all come from `draws` forward derivatives. Features are
+        judged by the global model as it was received, and what is sent after several steps is pruned once.
 
         The columns that are missing can be seen. An attacker who knows the defence leaves them out of the comparison;
         one who does not takes the zeros for a gradient.
@@ -66,9 +67,9 @@ class Soteria(Defence):
     ) -> Defence:
         """With the features of this client's examples that are kept."""
         layer = self._defended(task.module)
-        worth = self._worth(task, layer, params, buffers, examples.x, rng)
-        kept = torch.ones_like(worth, dtype=torch.bool)
-        kept[worth.topk(int(self.share * len(worth))).indices] = False
+        change = self._change(task, layer, params, buffers, examples.x, rng)
+        kept = torch.ones_like(change, dtype=torch.bool)
+        kept[change.topk(int(self.share * len(change)), largest=False).indices] = False
         return Pruned(f"{layer}.weight", kept)
 
     def given(self, sent: Params) -> Defence:
@@ -84,7 +85,7 @@ class Soteria(Defence):
             raise ValueError(f"the defence 'soteria': expected `layer` to be one of {linear}, got {self.layer!r}")
         return layer
 
-    def _worth(self, task: Task, layer: str, params: Params, buffers: Params, x: Tensor, rng: Stream) -> Tensor:
+    def _change(self, task: Task, layer: str, params: Params, buffers: Params, x: Tensor, rng: Stream) -> Tensor:
         features = _entering(task, layer, params, buffers)
         with torch.no_grad():
             values = features(x)  # (n, width)
@@ -92,8 +93,7 @@ class Soteria(Defence):
             for i in range(self.draws):
                 direction = (rng / i).normal(*x.shape, dtype=x.dtype, device=x.device)
                 squares += jvp(features, (x,), (direction,))[1].square() / self.draws
-        tiny = torch.finfo(values.dtype).tiny ** 0.5
-        return (values.abs() / squares.sqrt().clamp(min=tiny)).sum(0)
+        return (squares.sqrt() / (values.abs() + 0.1)).sum(0)
 
 
 class _Entered(Exception):
