@@ -20,7 +20,9 @@ def test_the_argument_wins_then_the_variable_then_the_cache(monkeypatch: pytest.
 
 
 # Data sets that are other federations of the same files.
-OTHERWISE_DEALT = {"adult-phd": "adult", "flight-airlines": "flight-fares", "orl-clients": "orl"}
+OTHERWISE_DEALT = {"adult-phd": "adult", "flight-airlines": "flight-fares"} | dict.fromkeys(
+    ("orl-clients", "orl-clients-20", "orl-clients-40"), "orl"
+)
 NEED_NO_FILE = {"fashion-mnist", "sentences", "leaf-synthetic"}
 
 

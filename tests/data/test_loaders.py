@@ -128,6 +128,20 @@ def test_orl_owner_is_the_person(tmp_path: Path) -> None:
     assert len(data.test) == 80
 
 
+def test_more_clients_with_faces_are_copies_of_the_ten(tmp_path: Path) -> None:
+    person = np.repeat(np.arange(40, dtype=np.uint8), 10)
+    shot = np.tile(np.arange(1, 11, dtype=np.uint8), 40)
+    np.savez(tmp_path / "orl_faces.npz", images=grey(400, 112, 92), person=person, shot=shot)
+    ten, twenty = load("orl-clients", tmp_path), load("orl-clients-20", tmp_path)
+    assert ten.train_owner is not None
+    assert twenty.train_owner is not None
+    assert twenty.name == "orl-clients-20"
+    hands = [ten.train.x[ten.train_owner == owner] for owner in range(10)]
+    for owner in range(20):
+        own = twenty.train.x[twenty.train_owner == owner]
+        assert own.equal(hands[owner]) if owner < 10 else any(own.equal(hand) for hand in hands)
+
+
 def test_imagenet(tmp_path: Path) -> None:
     labels = np.array([0, 999], np.int16)
     names = np.array([f"n{i}" for i in range(1000)])

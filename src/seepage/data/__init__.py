@@ -48,6 +48,8 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "cifar100-full": cifar.load_cifar100_full,
     "orl": orl.load_orl,
     "orl-clients": orl.load_orl_clients,
+    "orl-clients-20": orl.load_orl_clients_20,
+    "orl-clients-40": orl.load_orl_clients_40,
     "imagenet": imagenet.load_imagenet,
     "adult": adult.load_adult,
     "adult-phd": adult.load_adult_phd,

@@ -15,7 +15,7 @@ from seepage.data.images import image_examples
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
 
-__all__ = ["load_orl", "load_orl_clients"]
+__all__ = ["load_orl", "load_orl_clients", "load_orl_clients_20", "load_orl_clients_40"]
 
 # Mean and standard deviation of the 400 pictures.
 SPEC = DataSpec((1, 112, 92), classes=40, mean=(0.4417,), std=(0.1958,))
@@ -41,12 +41,13 @@ def load_orl(folder: Path) -> Dataset:
     )
 
 
-def load_orl_clients(folder: Path) -> Dataset:
+def load_orl_clients(folder: Path, clients: int = 10) -> Dataset:
     """The faces as ten clients of driouich2023 hold them: all of four people each, and a few of everybody else.
 
     Everybody is known well by one client, drawn at random. Of each other person the larger clients have four pictures
     and the smaller ones three, drawn anew by each, so that one picture is with several clients. Pictures have 70 × 80
-    pixels; two of each person are held out.
+    pixels; two of each person are held out. More than ten `clients` are copies of these, drawn with replacement, as
+    the paper has them in its Figure 4.
 
     Note:
         The paper has 1800 records, with shares of 12 % and 8 %, which three or four pictures per person cannot give:
@@ -67,6 +68,7 @@ def load_orl_clients(folder: Path) -> Dataset:
         )
         for client in range(10)
     ]
+    hands += [hands[client] for client in rng.integers(10, size=clients - 10)]
     spec = replace(people.spec, shape=(1, *SMALL))
 
     def small(faces: Examples) -> Examples:
@@ -75,10 +77,20 @@ def load_orl_clients(folder: Path) -> Dataset:
 
     return replace(
         people,
-        name="orl-clients",
+        name="orl-clients" if clients == 10 else f"orl-clients-{clients}",
         spec=spec,
         train=small(people.train)[torch.from_numpy(np.concatenate(hands))],
         test=small(people.test),
-        train_owner=torch.arange(10).repeat_interleave(torch.tensor([len(hand) for hand in hands])),
+        train_owner=torch.arange(clients).repeat_interleave(torch.tensor([len(hand) for hand in hands])),
         test_owner=None,
     )
+
+
+def load_orl_clients_20(folder: Path) -> Dataset:
+    """Twenty clients."""
+    return load_orl_clients(folder, 20)
+
+
+def load_orl_clients_40(folder: Path) -> Dataset:
+    """Forty clients."""
+    return load_orl_clients(folder, 40)
