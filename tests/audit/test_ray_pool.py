@@ -26,7 +26,7 @@ from common.poison import Poison
 from seepage.attacks import ATTACKS
 from seepage.audit.perform import Failed, ask, stage
 from seepage.audit.pool import Done, Plan
-from seepage.audit.ray_pool import RayPool, _Crew, _Flight, _Lane
+from seepage.audit.ray_pool import RayPool, _Crew, _first_of_each_shape_first, _Flight, _Lane, _shape
 from seepage.audit.run import run
 from seepage.audit.scene import played, set_scene
 from seepage.audit.values import SpecError
@@ -130,12 +130,30 @@ def test_a_gpu_is_claimed_whole_until_the_memory_of_a_shape_was_seen(monkeypatch
     assert [lane.claim for lane in crew.lanes] == [1.0, 1.0]  # one on each GPU
     assert [done.note["gpu_share"] for done in crew.land()] == [0.3]
     assert crew.begin(_Flight(again))
-    assert [lane.claim for lane in crew.lanes] == [0.3] * 6  # three on each
+    assert [lane.claim for lane in crew.lanes] == [0.33] * 6  # three on each
     assert list(crew.land()) == []
     (lost,) = crew.lost
     assert (lost.trial, lost.attempt) == (again, 2)
     assert crew.begin(lost)
     assert [lane.claim for lane in crew.lanes] == [1.0, 1.0]  # alone, it may have room
+
+
+@pytest.mark.parametrize(("share", "claim"), [(0.02, 0.25), (0.26, 0.33), (0.34, 0.5), (0.51, 1.0), (1.0, 1.0)])
+def test_shares_of_a_gpu_are_even_ones(share: float, claim: float) -> None:
+    (trial,) = tiny().trials()
+    crew = _Crew(RayPool(), None, Plan("tiny", Path("nowhere"), torch.device("cuda"), None, False))
+    crew.claims[_shape(trial)] = share
+    assert crew._claim(trial) == claim
+    assert claim >= share
+
+
+def test_one_trial_of_each_shape_goes_first_and_all_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    (trial,) = tiny().trials()
+    small = [replace(trial, seed=seed) for seed in range(3)]
+    large = [replace(one, clients=replace(one.clients, examples=one.clients.examples + 1)) for one in small]
+    assert list(_first_of_each_shape_first([*small, *large])) == [small[0], large[0], *small[1:], *large[1:]]
+    monkeypatch.setattr("seepage.audit.ray_pool.AHEAD", 2)
+    assert list(_first_of_each_shape_first([*small, *large])) == [*small[:2], large[0], small[2], *large[1:]]
 
 
 def test_a_share_that_was_said_beforehand_is_claimed_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
@@ -55,6 +56,10 @@ __all__ = ["RayPool"]
 
 Pairs: TypeAlias = list[tuple[Capture, Secret]]
 
+# A few lanes keep a GPU busy; for each more, two processes must start and hold a context of their own.
+MOST_ON_A_GPU = 4
+AHEAD = 256  # so many trials are looked through for shapes that are new
+
 
 @dataclass(frozen=True)
 class RayPool:
@@ -66,7 +71,8 @@ class RayPool:
         retries: how often a trial is begun anew after its process, node or memory was lost.
         cpus: cores that each lane claims.
         gpus: share of a GPU that each lane claims where trials compute on one. By default the first trial of each shape
-            gets a whole GPU, and the others the share of its memory that this one was seen to take.
+            gets a whole GPU, and the others as even a share as holds the memory that this one was seen to take, a
+            quarter at least.
     """
 
     address: str | None = None
@@ -78,7 +84,8 @@ class RayPool:
         """See `Pool`."""
         with _connected(self.address) as ray:
             crew = _Crew(self, ray, plan)
-            waiting = (_Flight(trial) for trial in trials)
+            ordered = _first_of_each_shape_first(trials) if crew.measures else trials
+            waiting = (_Flight(trial) for trial in ordered)
             upcoming = next(waiting, None)
             try:
                 while upcoming is not None or crew.busy:
@@ -139,6 +146,11 @@ class _Crew:
     @property
     def on_gpu(self) -> bool:
         return self.pool.gpus is not None or self.plan.device.type == "cuda"
+
+    @property
+    def measures(self) -> bool:
+        """Whether what a shape claims is found out by running one trial of it."""
+        return self.on_gpu and self.pool.gpus is None
 
     @property
     def busy(self) -> bool:
@@ -265,7 +277,13 @@ class _Crew:
         remove_placement_group(lane.place)  # which ends its processes too
 
     def _claim(self, trial: Trial) -> float:
-        return self.pool.gpus or self.claims.get(_shape(trial), 1.0) if self.on_gpu else 0.0
+        """Even shares, so that lanes serve the trials of more than one shape."""
+        if not self.measures:
+            return self.pool.gpus or 0.0
+        lanes = min(MOST_ON_A_GPU, int(1 / self.claims.get(_shape(trial), 1.0)))
+        return (
+            100 // lanes / 100
+        )  # Ray counts in ten-thousandths, and the two processes of a lane claim half of it each
 
     def _pairs(self, trial: Trial, lane: _Lane) -> Any:
         """Where the messages and secrets of the trial's clients are, played once for all trials of a federation."""
@@ -276,6 +294,20 @@ class _Crew:
             parts = lane.auditor.play.options(num_returns=math.ceil(trial.messages / each)).remote(trial)
             self._plays[key] = parts if isinstance(parts, list) else [parts]
         return self._plays[key][trial.first // each]
+
+
+def _first_of_each_shape_first(trials: Iterable[Trial]) -> Iterator[Trial]:
+    """What shapes claim is known sooner, and lanes that have a whole GPU to themselves are hired once."""
+    waiting, seen = iter(trials), set[str]()
+    while chunk := list(islice(waiting, AHEAD)):
+        others = []
+        for trial in chunk:
+            if _shape(trial) in seen:
+                others.append(trial)
+            else:
+                seen.add(_shape(trial))
+                yield trial
+        yield from others
 
 
 def _shape(trial: Trial) -> str:
