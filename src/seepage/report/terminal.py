@@ -18,7 +18,7 @@ from seepage.metrics.intervals import METHOD, METHOD_OF_SHARES, Interval
 from seepage.metrics.tabular import CELL_TOLERANCE
 from seepage.report.headline import headline
 from seepage.report.tables import names, prior
-from seepage.report.words import DASH, counted, decimal, distinguished, plural
+from seepage.report.words import DASH, counted, decimal, distinguished, plural, with_settings
 
 __all__ = ["print_comparison", "print_differences", "print_findings", "print_unfinished", "print_verdicts"]
 
@@ -238,8 +238,8 @@ NAMES = ("Case", "Attack", "Attacker", "Defence")
 
 def _what(line: Line, short: str) -> dict[str, str]:
     """The four things that a line is about, in words; `short` is the defence with what tells it from the others."""
-    whole = line.defence + (f" ({line.defence_settings})" if line.defence_settings else "")
-    defence = whole if len(line.defence_settings) <= MOST_SETTINGS else short
+    whole = with_settings(line.defence, line.defence_settings)
+    defence = whole if len(whole) <= len(line.defence) + MOST_SETTINGS else short
     return dict(zip(NAMES, (line.case, line.attack, line.threat, defence), strict=True))
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "plural",
     "seconds",
     "significant",
+    "with_settings",
 ]
 
 DASH = "–"
@@ -136,21 +137,29 @@ def seconds(value: float) -> str:
 
 
 def defence_label(name: str, settings: str) -> str:
-    """A defence with its settings; switches that are off go without saying.
+    """A defence with its settings.
 
     Example:
         >>> defence_label("gaussian-noise", "std=0.01"), defence_label("none", "")
         ('gaussian-noise (std=0.01)', 'no defence')
-        >>> defence_label("top-k", "share=0.05, per_tensor=False, strict=False")
-        'top-k (share=0.05)'
     """
-    if name == "none":
-        return "no defence"
+    return "no defence" if name == "none" else with_settings(name, settings)
+
+
+def with_settings(name: str, settings: str) -> str:
+    """A name with its settings; what is off or left empty goes without saying.
+
+    Example:
+        >>> with_settings("top-k", "share=0.05, per_tensor=False, strict=False")
+        'top-k (share=0.05)'
+        >>> with_settings("soteria", "share=0.8, layer=, draws=32")
+        'soteria (share=0.8, draws=32)'
+    """
     said = _OFF.sub("", settings).removeprefix(", ")
     return f"{name} ({said})" if said else name
 
 
-_OFF = re.compile(r"(^|, )\w+=(False|None)(?=[,;]|$)")
+_OFF = re.compile(r"(^|, )\w+=(False|None|)(?=[,;]|$)")
 
 
 def distinguished(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
