@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,6 +17,9 @@ from seepage.audit.values import SpecError, build, read_table
 __all__ = ["Limit", "Policy", "Verdict", "exit_code", "gate", "read_policy"]
 
 
+LINE = ["case", "attack", "attack_settings", "defence", "defence_settings", "threat"]
+
+
 @dataclass(frozen=True)
 class Limit:
     """One thing that must hold.
@@ -24,7 +28,8 @@ class Limit:
         metric: as `seepage list metrics` names it, or `accuracy`.
         at_most: the statistic must not be above this.
         at_least: the statistic must not be below this.
-        statistic: over all rows that match: mean, max, min, p95 (95th percentile), or `last` (the last round's).
+        statistic: of each attack on each defence under each threat model and in each case that match: mean, max, min,
+            p95 (95th percentile), or `last` (the last round's). The limit must hold for every one of them.
         attack: only rows of attacks that match this pattern (`*` and `?` as in file names).
         defence: likewise.
         threat: likewise.
@@ -58,7 +63,7 @@ class Verdict:
 
     Args:
         limit: the limit.
-        value: the measured statistic; NaN when it could not be measured.
+        value: the statistic where it is worst; NaN when it could not be measured.
         outcome: `"within"`, `"broken"` or `"unmeasured"`.
         why: a sentence.
     """
@@ -126,14 +131,31 @@ def _hold(limit: Limit, rows: pd.DataFrame) -> Verdict:
     if values["value"].isna().any():
         why = f"{int(values['value'].isna().sum())} of {len(values)} values of {limit.metric!r} are not numbers"
         return Verdict(limit, math.nan, "unmeasured", why)
-    value = _statistic(values, limit.statistic)
-    attacked = values[values["attack"] != "none"]  # accuracy has rounds in the place of clients
-    sure = (_how_sure(attacked, limit) if limit.statistic == "mean" else "") + _furthest(values, limit)
-    if limit.at_most is not None and value > limit.at_most:
-        return Verdict(limit, value, "broken", f"{value:.4g} is above {limit.at_most:g}{sure}")
-    if limit.at_least is not None and value < limit.at_least:
-        return Verdict(limit, value, "broken", f"{value:.4g} is below {limit.at_least:g}{sure}")
-    return Verdict(limit, value, "within", f"{value:.4g}{sure}")
+    # Each attack, defence, threat model and case by itself: a weak attack makes a strong one no weaker.
+    named = values.assign(**{column: "" for column in LINE if column not in values}).fillna(dict.fromkeys(LINE, ""))
+    lines = dict(list(named.groupby(LINE, sort=False)))
+    found = {line: _statistic(part, limit.statistic) for line, part in lines.items()}
+    highest, lowest = max(found, key=found.__getitem__), min(found, key=found.__getitem__)
+    outcome: Literal["within", "broken"] = "within"
+    worst, beyond = lowest if limit.at_most is None else highest, ""
+    if limit.at_most is not None and found[highest] > limit.at_most:
+        outcome, worst, beyond = "broken", highest, f" is above {limit.at_most:g}"
+    elif limit.at_least is not None and found[lowest] < limit.at_least:
+        outcome, worst, beyond = "broken", lowest, f" is below {limit.at_least:g}"
+    attacked = lines[worst][lines[worst]["attack"] != "none"]  # accuracy has rounds in the place of clients
+    whose = f" ({_called(worst, list(lines))})" if len(lines) > 1 else ""
+    sure = _how_sure(attacked, limit) if limit.statistic == "mean" else ""
+    return Verdict(limit, found[worst], outcome, f"{found[worst]:.4g}{beyond}{whose}{sure}")
+
+
+def _called(line: tuple[Hashable, ...], lines: list[tuple[Hashable, ...]]) -> str:
+    """A line in words, with what tells it from the others."""
+    case, attack, knobs, defence, strength, threat = line
+    differ = {column: len({other[i] for other in lines}) > 1 for i, column in enumerate(LINE)}
+    by = f"{attack} ({knobs})" if differ["attack_settings"] and knobs else attack
+    on = f"{defence} ({strength})" if differ["defence_settings"] and strength else defence
+    who = "" if attack == "none" else f"{by} as {threat}, "
+    return f"{who}{'no defence' if defence == 'none' else on}{f', case {case}' if differ['case'] else ''}"
 
 
 def _how_sure(values: pd.DataFrame, limit: Limit) -> str:
@@ -145,20 +167,6 @@ def _how_sure(values: pd.DataFrame, limit: Limit) -> str:
     either = ", to both sides of the limit" if any(found.low <= end < found.high for end in ends) else ""
     unit = "clients" if values["client"].nunique() > 1 else "values of one client"
     return f"; 95 % interval [{found.low:.4g}, {found.high:.4g}] over {found.n} {unit}{either}"
-
-
-def _furthest(values: pd.DataFrame, limit: Limit) -> str:
-    """Which attack, defence, threat model and case is worst, where several were taken together: a mean hides it."""
-    columns = ["case", "attack", "defence", "threat"]
-    found = {names: _statistic(part, limit.statistic) for names, part in values.groupby(columns, sort=False)}
-    if len(found) < 2:
-        return ""
-    above = limit.at_most is not None
-    case, attack, defence, threat = names = (max if above else min)(found, key=lambda names: found[names])
-    who = "" if attack == "none" else f"{attack} as {threat}, "
-    which = f", case {case}" if len({one[0] for one in found}) > 1 else ""
-    on = "no defence" if defence == "none" else defence
-    return f"; {'highest' if above else 'lowest'}, {found[names]:.4g}: {who}{on}{which}"
 
 
 def _statistic(values: pd.DataFrame, name: str) -> float:
