@@ -222,8 +222,9 @@ def test_small_images_are_filmed_as_what_they_are_enlarged_to() -> None:
     film = Film(victim.spec)
     with filming(film):
         found = ROG(factor=4, steps=30)(view_of(victim, {"ada": smooth(victim.spec)}, GRADIENT, threat=UNAWARE), RNG)
-    shown = footage(film, 0, victim.spec.pixels(found.inputs[0]), np.array([30.0, 20.0]))
+    shown = footage(film, victim.spec, 0, victim.spec.pixels(found.inputs[0]), np.array([30.0, 20.0]))
     assert shown is not None
     assert shown.way.shape[2:] == (SIDE, SIDE, 1)
     end = torch.from_numpy(shown.way[:, -1]).movedim(-1, 1)
-    assert (end - 255 * victim.spec.pixels(found.inputs[0]).clamp(0, 1)).abs().max() <= 0.51
+    # Half of a byte, and a tenth for frames in half precision.
+    assert (end - 255 * victim.spec.pixels(found.inputs[0]).clamp(0, 1)).abs().max() <= 0.6

@@ -87,7 +87,7 @@ def test_the_way_to_its_images_is_filmed(generator: str) -> None:
     assert film.moments[-1] == 60  # of the generator, after those of ROG
     for i in range(2):
         pixels = victim.spec.pixels(found.inputs[i])
-        shown = footage(film, i, pixels, np.array([30.0, 20.0]))
+        shown = footage(film, victim.spec, i, pixels, np.array([30.0, 20.0]))
         assert shown is not None
         end = torch.from_numpy(shown.way[:, -1]).movedim(-1, 1)
         assert (end - 255 * pixels).abs().max() <= 1  # each image follows the restart that was answered

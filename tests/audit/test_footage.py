@@ -16,7 +16,7 @@ SPEC = DataSpec((1, 2, 2), classes=2)
 
 def film_of(frames: torch.Tensor) -> Film:
     film = Film(SPEC)
-    film.frames = (255 * frames).round().to(torch.uint8)
+    film.frames = frames.half()
     film.moments = list(range(len(frames)))
     return film
 
@@ -30,7 +30,7 @@ def test_the_way_follows_the_restart_and_the_order_of_the_answer() -> None:
     wrong = torch.stack([images(0.1, 0.1), images(0.1, 0.2)])
     right = torch.stack([images(0.5, 0.6), images(0.8, 0.4)])
     frames = torch.stack([wrong, right], 1)[:, None]
-    found = footage(film_of(frames), 0, images(0.4, 0.8), np.array([30.0, 20.0]))
+    found = footage(film_of(frames), SPEC, 0, images(0.4, 0.8), np.array([30.0, 20.0]))
     assert found is not None
     assert found.of.tolist() == [0, 1]
     assert found.way[..., 0, 0, 0].tolist() == [[153, 102], [128, 204]]
@@ -39,19 +39,27 @@ def test_the_way_follows_the_restart_and_the_order_of_the_answer() -> None:
 
 def test_epochs_are_shown_one_by_one_and_their_mean_on_the_way() -> None:
     # (moments, clients, starts, epochs, n, …), each epoch in an order of its own
-    last = torch.stack([images(0.2, 0.9), images(0.7, 0.4)])
+    last = torch.stack([images(0.2, 0.875), images(0.75, 0.4)])
     frames = torch.stack([torch.zeros_like(last), last])[:, None, None]
-    found = footage(film_of(frames), 0, images(0.3, 0.8), np.array([10.0, 10.0]))
+    found = footage(film_of(frames), SPEC, 0, images(0.3, 0.8125), np.array([10.0, 10.0]))
     assert found is not None
-    assert found.way[:, -1, 0, 0, 0].tolist() == [76, 204]  # (0.2 + 0.4) / 2 and (0.9 + 0.7) / 2
-    assert found.epochs[..., 0, 0, 0].tolist() == [[51, 102], [230, 178]]
+    assert found.way[:, -1, 0, 0, 0].tolist() == [76, 207]  # (0.2 + 0.4) / 2 and (0.875 + 0.75) / 2
+    assert found.epochs[..., 0, 0, 0].tolist() == [[51, 102], [223, 191]]
+
+
+def test_pixels_are_shown_in_the_range_that_is_asked_for() -> None:
+    frames = images(0.5, 1.0)[None, None, None]
+    wide = DataSpec((1, 2, 2), classes=2, low=-1.0, high=3.0)
+    found = footage(film_of(frames), wide, 0, images(0.5, 1.0), np.array([30.0, 20.0]))
+    assert found is not None
+    assert found.way[..., 0, 0, 0].tolist() == [[96], [128]]  # 1.5 / 4 and 2 / 4
 
 
 def test_where_nothing_was_answered_or_filmed_there_is_no_film() -> None:
     frames = torch.zeros(1, 1, 1, 1, 1, 2, 2)
-    assert footage(film_of(frames), 0, images(math.nan), np.array([math.nan])) is None
-    assert footage(film_of(frames), 1, images(0.5), np.array([1.0])) is None
-    assert footage(Film(SPEC), 0, images(0.5), np.array([1.0])) is None
+    assert footage(film_of(frames), SPEC, 0, images(math.nan), np.array([math.nan])) is None
+    assert footage(film_of(frames), SPEC, 1, images(0.5), np.array([1.0])) is None
+    assert footage(Film(SPEC), SPEC, 0, images(0.5), np.array([1.0])) is None
 
 
 @pytest.mark.parametrize("n", [1, 12, 13, 200])

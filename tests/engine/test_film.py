@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -37,8 +39,8 @@ def test_frames_are_the_way_of_every_lane_whatever_the_chunk() -> None:
     assert pieces.frames is not None
     assert torch.equal(whole.frames, pieces.frames)
     expected = torch.stack([0.5 + (start - 0.5) * 0.5**moment for moment in whole.moments])
-    assert (whole.frames.float() - 255 * expected).abs().max() <= 0.51
-    assert (whole.frames[-1].float() - 255 * answer).abs().max() <= 0.51
+    assert (whole.frames.float() - expected).abs().max() <= 2**-11
+    assert (whole.frames[-1].float() - answer).abs().max() <= 2**-11
 
 
 def test_images_are_found_among_what_is_searched_for() -> None:
@@ -56,6 +58,14 @@ def test_what_is_no_image_or_too_large_is_not_filmed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(film_module, "MOST_BYTES", 10)
     searched(film, torch.zeros(1, 1, 3, 1, 2, 2))
     assert film.frames is None
+
+
+def test_what_is_no_number_or_too_large_for_a_frame_can_be_shown() -> None:
+    film = Film(SPEC)
+    start = torch.tensor([math.nan, math.inf, 1e6, 0.5]).reshape(1, 1, 1, 1, 2, 2)
+    searched(film, start, steps=0)
+    assert film.frames is not None
+    assert film.frames[0].flatten().tolist() == [0.0, 65504.0, 65504.0, 0.5]
 
 
 def test_filming_ends_and_changes_nothing() -> None:
@@ -80,7 +90,7 @@ def test_what_stands_for_images_is_shown_as_these_whatever_the_chunk() -> None:
             answer = searched(film, start, chunk)
         assert film.frames is not None
         expected = (answer * first.reshape(3, 2, 1))[..., None, None, None].expand(-1, -1, -1, 1, 2, 2)
-        assert (film.frames[-1].float() - 255 * expected).abs().max() <= 0.51
+        assert (film.frames[-1].float() - expected).abs().max() <= 2**-11
     after = Film(SPEC)
     searched(after, start)
     assert after.frames is None
@@ -94,4 +104,4 @@ def test_lanes_that_are_single_images_are_those_of_their_client() -> None:
     assert film.frames is not None
     assert film.frames.shape[1:] == (2, 1, 6, 1, 2, 2)
     shades = film.frames[-1, :, 0, :, 0, 0, 0].reshape(6, 2)
-    assert (shades - 255 * answer.mean(-1)).abs().max() <= 0.51
+    assert (shades - answer.mean(-1)).abs().max() <= 2**-11

@@ -14,6 +14,7 @@ from torch import Tensor
 from seepage.audit.table import Footage, Pictures
 from seepage.engine.film import Film
 from seepage.metrics.matching import match
+from seepage.spec import DataSpec
 
 __all__ = ["footage", "gallery", "telling", "trimmed"]
 
@@ -75,7 +76,7 @@ def trimmed(pictures: Pictures) -> Pictures:
     return replace(pictures, footage=Footage(film.of[kept], film.moments, film.way[kept], film.epochs[kept]))
 
 
-def footage(film: Film, i: int, guess: Tensor, psnr: NDArray[np.float64]) -> Footage | None:
+def footage(film: Film, spec: DataSpec, i: int, guess: Tensor, psnr: NDArray[np.float64]) -> Footage | None:
     """The way to the most telling answers about one client; `None` where nothing was filmed.
 
     An attack may restart, keep the examples of several epochs apart, and answer in any order: the restart and the
@@ -83,15 +84,19 @@ def footage(film: Film, i: int, guess: Tensor, psnr: NDArray[np.float64]) -> Foo
 
     Args:
         film: of the attack on all clients.
+        spec: in whose range pixels are shown.
         i: which client.
         guess: what was answered, raw values in the order of the truth, (n, channels, height, width).
         psnr: of the answers, in dB.
     """
     if film.frames is None or i >= film.frames.shape[1]:
         return None
-    spec = film.spec
-    frames = film.frames[:, i].flatten(2, -5) if film.frames.ndim > 7 else film.frames[:, i].unsqueeze(2)
-    answer = 255 * torch.nan_to_num((guess - spec.low) / (spec.high - spec.low)).clamp(0, 1)
+
+    def shown(pixels: Tensor) -> Tensor:
+        return 255 * torch.nan_to_num((pixels - spec.low) / (spec.high - spec.low)).clamp(0, 1)
+
+    taken = shown(spec.pixels(film.frames[:, i].float())).round()
+    frames, answer = taken.flatten(2, -5) if taken.ndim > 6 else taken.unsqueeze(2), shown(guess)
     starts = [[match(epoch, answer, 0.0, 255.0) for epoch in start] for start in frames[-1]]
     chosen = min(range(len(starts)), key=lambda s: _mismatch(frames[-1, s], starts[s], answer))
     orders = torch.stack(starts[chosen])  # (epochs, n)

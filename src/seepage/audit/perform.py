@@ -200,6 +200,7 @@ def judge(
     """Hold what was answered against the secrets."""
     rows: list[Row] = []
     seen: list[Pictures] = []
+    spec = scene.setting.task.spec
     for group, answered in zip(groups, answers, strict=True):
         if isinstance(answered, Refused):  # of one size: what others gave away stays measured
             rows.append(unmeasured(common, f"not applicable: {answered.why}"))
@@ -218,8 +219,8 @@ def judge(
                 rows.append({**rows[-1], "item": "all", "metric": "epsilon", "value": promised})
             if scored.guess_pixels is not None:  # else the attack says nothing that could be shown
                 shown = _pictures(scored.guess_pixels, scored, secret.client, scene)
-                seen.append(replace(shown, footage=footage(film, i, scored.guess_pixels, shown.psnr)))
-    return rows, trimmed(Pictures.join(seen)) if seen and scene.setting.task.spec.is_image else None
+                seen.append(replace(shown, footage=footage(film, spec, i, scored.guess_pixels, shown.psnr)))
+    return rows, trimmed(Pictures.join(seen)) if seen and spec.is_image else None
 
 
 def failure(error: Exception) -> Failed:

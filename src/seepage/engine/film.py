@@ -19,18 +19,20 @@ __all__ = ["Film", "current_film", "filming", "shown_as"]
 
 MOMENTS = 8
 MOST_BYTES = 2**26  # of all frames: 64 MB, on the host and on the wire of a cluster
+LARGEST = torch.finfo(torch.half).max
 
 
 class Film:
-    """What `minimise` would have answered at a few moments: images as bytes, of the last search that was for images.
+    """What `minimise` would have answered at a few moments, of the last search that was for images.
 
     Args:
-        spec: what one example looks like; only candidates made of such images are kept.
+        spec: what one example looks like to the attack; only candidates made of such images are kept.
 
     Attributes:
         moments: updates made at each frame; the first is the start and the last is the end.
-        frames: bytes, (moments, clients, starts, …, channels, height, width); `None` before any image was searched for,
-            or where there are too many.
+        frames: as the module eats them, in half precision, (moments, clients, starts, …, channels, height, width);
+            `None` before any image was searched for, or where there are too many. In which range of pixels they are
+            shown is for who shows them, and not for an attack to know.
     """
 
     def __init__(self, spec: DataSpec) -> None:
@@ -48,15 +50,14 @@ class Film:
         if (meaning := _meaning.get()) is not None and meaning.clients is not None:
             lanes = meaning.clients, 1, clients * starts // meaning.clients
         shape = len(self.moments), *lanes, *found.shape[1:]
-        self.frames = torch.zeros(shape, dtype=torch.uint8) if math.prod(shape) <= MOST_BYTES else None
+        self.frames = torch.zeros(shape, dtype=torch.half) if 2 * math.prod(shape) <= MOST_BYTES else None
 
     def take(self, step: int, begin: int, state: Any) -> None:
         """Keep what lanes from number `begin` on are at now, if this is one of the moments."""
         if self.frames is None or step not in self.moments or (found := self._images(state, begin)) is None:
             return
-        pixels = (self.spec.pixels(found) - self.spec.low) / (self.spec.high - self.spec.low)
-        shown = (255 * torch.nan_to_num(pixels).clamp(0, 1)).round().to(torch.uint8).cpu()
-        self.frames[self.moments.index(step)].view(-1, *shown.shape[1:])[begin : begin + len(shown)] = shown
+        taken = torch.nan_to_num(found).clamp(-LARGEST, LARGEST).half().cpu()
+        self.frames[self.moments.index(step)].view(-1, *taken.shape[1:])[begin : begin + len(taken)] = taken
 
     @torch.no_grad()
     def _images(self, tree: Any, begin: int) -> Tensor | None:
@@ -93,7 +94,7 @@ def filming(film: Film) -> Iterator[None]:
         >>> with filming(film):
         ...     found = minimise(lambda x: (x**2).sum(), torch.ones(1, 1, 3, 1, 2, 2), optimiser=sgd(0.25), steps=2)
         >>> film.moments, film.frames[:, 0, 0, 0, 0, 0, 0].tolist()
-        ([0, 1, 2], [255, 128, 64])
+        ([0, 1, 2], [1.0, 0.5, 0.25])
     """
     token = _film.set(film)
     try:
@@ -118,7 +119,7 @@ def shown_as(images: Images, clients: int | None = None) -> Iterator[None]:
         >>> with filming(film), shown_as(lambda z, begin: z[..., None, None, None].expand(-1, -1, 1, 2, 2)):
         ...     found = minimise(lambda z: (z**2).sum(), torch.ones(1, 1, 3), optimiser=sgd(0.25), steps=2)
         >>> film.frames.shape, film.frames[:, 0, 0, 0, 0, 0, 0].tolist()
-        (torch.Size([3, 1, 1, 3, 1, 2, 2]), [255, 128, 64])
+        (torch.Size([3, 1, 1, 3, 1, 2, 2]), [1.0, 0.5, 0.25])
     """
     token = _meaning.set(_Meaning(images, clients))
     try:

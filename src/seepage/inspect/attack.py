@@ -173,7 +173,7 @@ def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
     view = observe(pairs, setting, target.threat)
     attack = chosen.attack
     ruler = target.ruler or task.spec
-    takes = [_take(attack, view, rng / "attack" / attack.name / str(start), ruler) for start in range(chosen.restarts)]
+    takes = [_take(attack, view, rng / "attack" / attack.name / str(start)) for start in range(chosen.restarts)]
     rows: list[Row] = []
     pictures: list[Pictures] = []
     labels: dict[str, dict[str, int]] = {}
@@ -201,8 +201,8 @@ def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
     return _Outcome(rows, pictures, labels, texts)
 
 
-def _take(attack: Attack, view: View, rng: Stream, ruler: DataSpec) -> tuple[Finding, Film]:
-    film = Film(ruler)
+def _take(attack: Attack, view: View, rng: Stream) -> tuple[Finding, Film]:
+    film = Film(view.task.spec)
     with filming(film):
         return attack(view, rng), film
 
@@ -297,11 +297,11 @@ def _pictures(client: str, spec: DataSpec, guess: Tensor, scored: Scored | None,
     if scored is None or scored.guess_pixels is None:
         pixels, psnr = spec.pixels(guess.detach().cpu().float()), np.full(len(guess), np.nan)
         real = np.zeros((len(guess), 0, 0, guess.shape[1]), np.uint8)
-        way = footage(film, i, pixels, np.zeros(len(guess)))  # no picture is better than another
+        way = footage(film, spec, i, pixels, np.zeros(len(guess)))  # no picture is better than another
     else:
         pixels, real = scored.guess_pixels, as_bytes(scored.truth_pixels)
         psnr = np.array([one.value for one in scored.scores if one.metric == "psnr"], dtype=float)
-        way = footage(film, i, pixels, psnr)
+        way = footage(film, spec, i, pixels, psnr)
     items = [str(k) for k in range(len(pixels))]
     return Pictures([client] * len(pixels), items, real, as_bytes(pixels), psnr, way)
 
