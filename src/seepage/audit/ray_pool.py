@@ -281,9 +281,7 @@ class _Crew:
         if not self.measures:
             return self.pool.gpus or 0.0
         lanes = min(MOST_ON_A_GPU, int(1 / self.claims.get(_shape(trial), 1.0)))
-        return (
-            100 // lanes / 100
-        )  # Ray counts in ten-thousandths, and the two processes of a lane claim half of it each
+        return 100 // lanes / 100  # Ray counts in ten-thousandths, and each process of a lane claims half
 
     def _pairs(self, trial: Trial, lane: _Lane) -> Any:
         """Where the messages and secrets of the trial's clients are, played once for all trials of a federation."""
