@@ -14,6 +14,7 @@ from torch.nn import functional
 from common.federation import view_of
 from common.nets import CLASSES, seeded
 from seepage.attacks import ROG
+from seepage.attacks.rog import mean_of
 from seepage.audit.footage import footage
 from seepage.defences import Defence, NoDefence, Precode, Sign, Soteria, TopK, UniformQuantise
 from seepage.engine.film import Film, filming
@@ -152,6 +153,17 @@ def test_an_enhancer_that_is_not_there_is_refused_before_any_work() -> None:
     view = view_of(victim, {"ada": smooth(victim.spec)}, GRADIENT, threat=AWARE)
     with pytest.raises(WeightsNotFound, match=r"nowhere\.safetensors"):
         ROG(steps=10**9, enhancer="nowhere.safetensors")(view, RNG)
+
+
+def test_the_mean_of_searches_pairs_images_of_one_label_by_what_they_show() -> None:
+    shown = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    swapped = shown[[1, 0, 2]] + 0.02
+    torch.testing.assert_close(mean_of(torch.stack([shown, swapped]), torch.tensor([5, 5, 7])), shown + 0.01)
+
+
+def test_the_mean_of_searches_is_better_than_one_where_updates_are_coarse() -> None:
+    rounded = UniformQuantise(2)
+    assert error(ROG(4, starts=6, mean=True), rounded) < 0.95 * error(ROG(4, starts=6), rounded)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from seepage.audit.values import SpecError
 from seepage.capture import read_capture, read_secret
 from seepage.data import DataMissing, load
 from seepage.defences import DpSgd
-from seepage.engine.minimise import Status
+from seepage.engine.minimise import Status, minimise
 from seepage.metrics.pixels import psnr
 from seepage.recipe import Recipe
 from seepage.task import ModuleError, TooFewOutputs
@@ -847,3 +847,25 @@ def test_no_trial_begins_when_the_time_is_over_and_the_next_run_goes_on(tmp_path
     assert perform(experiment, tmp_path, minutes=0, listener=heard).finished() == frozenset()
     assert [event for _, _, event in heard if not event.startswith("note")] == ["late", "late"]
     assert set(perform(experiment, tmp_path, minutes=60).read()["case"]) == {"one", "two"}
+
+
+def test_attacks_that_differ_in_what_they_make_of_a_search_search_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = {"name": "rog", "steps": 3}
+    equalised = shared | {"label": "equalised", "equalise": True}
+    longer = shared | {"label": "longer", "steps": 4}
+    searched: list[int] = []
+
+    def counted(*args: Any, steps: int, **named: Any) -> Any:
+        searched.append(steps)
+        return minimise(*args, steps=steps, **named)
+
+    monkeypatch.setattr("seepage.attacks.rog.minimise", counted)
+    together = run(tiny(attack=[shared, equalised, longer]), tmp_path / "together", device=CPU)
+    assert sorted(searched) == [3, 4]
+    alone = run(tiny(attack=[equalised]), tmp_path / "alone", device=CPU)
+    expected = alone.read()
+    assert_frame_equal(together.read(expected["trial"].unique()), expected)
+    trial = expected["trial"].iloc[0]
+    assert (together.pictures(trial).footage.way == alone.pictures(trial).footage.way).all()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from seepage.finding import Finding, NotApplicable
 from seepage.streams import Stream
 from seepage.threat import Fact, NotKnown, View
 
-__all__ = ["READ_TOKENS", "Attack", "check_needs"]
+__all__ = ["READ_TOKENS", "Attack", "Developing", "check_needs"]
 
 READ_TOKENS = frozenset({"count-labels", "dager", "lamp", "source-inference", "tag", "token-bag"})
 """Attacks that do without a derivative of the input, which token ids do not have, or take that of their embeddings."""
@@ -31,6 +31,24 @@ class Attack(Protocol):
 
     def __call__(self, view: View, rng: Stream) -> Finding:
         """Attack all clients of the view."""
+        ...
+
+
+@runtime_checkable
+class Developing(Protocol):
+    """An attack that develops what a search found, such as by sharpening it.
+
+    Those that differ in nothing else share the search: `attack(view, rng)` is what `attack.developer(view)` makes of
+    `attack.search(view, rng)`.
+    """
+
+    @property
+    def search(self) -> Attack:
+        """The same attack without the development."""
+        ...
+
+    def developer(self, view: View) -> Callable[[Finding], Finding]:
+        """What develops a finding; what it needs is looked for here, before the search."""
         ...
 
 

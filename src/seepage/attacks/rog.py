@@ -9,8 +9,8 @@ iterations where pixels take thousands; what comes out is blurred, and a trained
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,7 @@ from seepage.engine.precision import Precision
 from seepage.enhance import check_enhancer, enhance, load_enhancer
 from seepage.finding import Finding
 from seepage.local import local_update
+from seepage.pieces.assign import combine, match_epochs
 from seepage.pieces.autoencoder import AUTOENCODERS
 from seepage.pieces.distances import squared
 from seepage.pieces.filters import as_photographs, equalised
@@ -35,7 +36,7 @@ from seepage.streams import Stream
 from seepage.task import Params
 from seepage.threat import Fact, View
 
-__all__ = ["ROG"]
+__all__ = ["ROG", "mean_of"]
 
 REACH = 4.0  # standard normal numbers reach that far, and pixels as far as 1: one step size serves both
 
@@ -57,6 +58,8 @@ class ROG:
             photographs: signs tell which image is brighter, but not how bright all of them are.
         enhancer: `"none"`, an enhancer that comes with Seepage, or the path of one that `seepage train enhancer` made.
         starts: restarts, of which the one with the lowest objective is answered.
+        mean: answer the mean of all restarts' images instead, after matching them: what each of them makes up where the
+            message is coarse differs, and cancels.
         precision: of products on a GPU; `"tf32"` is faster, and the row says so.
         chunk: most clients × restarts in one program; `None` is as many as memory allows.
 
@@ -85,6 +88,7 @@ class ROG:
     as_photographs: bool = False
     enhancer: str = "none"
     starts: int = 1
+    mean: bool = False
     precision: Precision = "fp32"
     chunk: int | None = None
 
@@ -100,9 +104,38 @@ class ROG:
     def __call__(self, view: View, rng: Stream) -> Finding:
         """Attack all clients of the view at once."""
         check_needs(self, view)
+        develop = self.developer(view)
+        return develop(self._found(view, rng))
+
+    @property
+    def search(self) -> ROG:
+        """See `Developing`."""
+        return replace(self, equalise=False, as_photographs=False, enhancer="none")
+
+    def developer(self, view: View) -> Callable[[Finding], Finding]:
+        """See `Developing`."""
+        spec, like = view.task.spec, next(iter(view.update.values()))
+        net = None if self.enhancer == "none" else load_enhancer(self.enhancer, like.device)
+        lower, upper = spec.box(like)
+
+        def develop(found: Finding) -> Finding:
+            assert found.inputs is not None
+            if not spec.is_image or self == self.search:
+                return found
+            shown = (found.inputs - lower) / (upper - lower)  # (clients, count, channels, height, width)
+            if self.as_photographs:
+                shown = torch.stack([as_photographs(of_client) for of_client in shown])
+            images = shown.flatten(0, 1)
+            if self.equalise:
+                images = equalised(images)
+            if net is not None:
+                images = enhance(net, images)
+            return replace(found, inputs=lower + (upper - lower) * images.reshape(shown.shape))
+
+        return develop
+
+    def _found(self, view: View, rng: Stream) -> Finding:
         task, recipe, defence = view.task, view.assumed_recipe, view.assumed_defence
-        # Before the work, so that a missing file is noticed at once.
-        net = None if self.enhancer == "none" else load_enhancer(self.enhancer, next(iter(view.update.values())).device)
         labels, sure = guess_labels(view, rng / "labels")
         small = self._representation(next(iter(view.update.values())))
         start = uniform_lanes(view, self.starts, rng / "start", view.count, *small.shape(task.spec.shape))
@@ -137,17 +170,15 @@ class ROG:
                 precision=self.precision,
             )
         best = best_start(found)
-        shown = decoded(best.x["images"])
-        if task.spec.is_image:
-            if self.as_photographs:
-                shown = torch.stack([as_photographs(of_client) for of_client in shown])
-            shown = shown.flatten(0, 1)  # (clients · count, channels, height, width)
-            if self.equalise:
-                shown = equalised(shown)
-            if net is not None:
-                shown = enhance(net, shown)
-            shown = shown.reshape(*labels.shape, *task.spec.shape)
-        return Finding(lower + (upper - lower) * shown, labels, best.value, best.status, best.first_value, sure)
+        shown = images(best.x["images"])
+        if self.mean:
+            shown = torch.stack([mean_of(images(z), y) for z, y in zip(found.x["images"], labels, strict=True)])
+        return Finding(shown, labels, best.value, best.status, best.first_value, sure)
 
     def _representation(self, like: Tensor) -> Representation:
         return Bicubic(self.factor) if self.autoencoder == "none" else Learnt.named(self.autoencoder, like)
+
+
+def mean_of(shown: Tensor, labels: Tensor) -> Tensor:
+    """Of the images that several searches found, (starts, count, …); which of two with one label came first is chance."""
+    return combine(shown, match_epochs(shown, labels.expand(len(shown), -1)))

@@ -8,7 +8,7 @@ in one process, one after another (`perform`), or on different machines (`seepag
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from seepage.attacks import Attack
+from seepage.attacks.base import Developing
 from seepage.audit.attributes import attribute_scores, source_scores
 from seepage.audit.class_images import class_scores
 from seepage.audit.diagnosis import Evidence, answer_mismatches, diagnose, gather, write_causes
@@ -53,6 +54,7 @@ __all__ = [
     "Question",
     "Refused",
     "Row",
+    "Searches",
     "answer",
     "ask",
     "attack_name",
@@ -76,6 +78,9 @@ Row = dict[str, Any]
 WRONG = (SpecError, ModuleError, DataMissing, DataBroken, WeightsBroken)
 
 
+MOST_SEARCHES = 16  # remembered at once: images, and the film of how they were found
+
+
 @dataclass(frozen=True, eq=False)
 class Question:
     """All that an attack is given, wherever it runs: a view, and randomness that no client has."""
@@ -91,6 +96,35 @@ class Answered:
 
     finding: Finding
     film: Film
+
+
+@dataclass(eq=False)
+class Searches:
+    """What was found in the federation at hand, for attacks that make different things of one search.
+
+    Args:
+        scene: digest of that federation.
+        found: by the digest of the trial that would search alone, and the number of the group.
+    """
+
+    scene: str = ""
+    found: dict[tuple[str, int], Answered | Refused] = field(default_factory=dict)
+
+    def answer(self, trial: Trial, group: int, question: Question) -> Answered | Refused:
+        """As `answer`, but no search is made twice."""
+        attack = question.attack
+        if not isinstance(attack, Developing):
+            return answer(question)
+        if self.scene != trial.scene:  # trials of one federation follow each other: one is enough to remember
+            self.scene, self.found = trial.scene, {}
+        develop = attack.developer(question.view)
+        key = replace(trial, attack=attack.search).digest, group
+        if key not in self.found:
+            self.found[key] = answer(replace(question, attack=attack.search))
+            if len(self.found) > MOST_SEARCHES:
+                del self.found[next(iter(self.found))]
+        found = self.found[key]
+        return replace(found, finding=develop(found.finding)) if isinstance(found, Answered) else found
 
 
 @dataclass(frozen=True)
@@ -134,6 +168,7 @@ def perform(
     common: Row,
     weights: LpipsWeights | None = None,
     tagger: Tagger | None = None,
+    searches: Searches | None = None,
 ) -> tuple[list[Row], Pictures | None]:
     """One trial: play, observe, attack, score.
 
@@ -145,13 +180,16 @@ def perform(
         common: the columns that all rows of the trial share.
         weights: of the perceptual metric; without them it is left out.
         tagger: tells which tags images have; without one the metric is left out.
+        searches: of the trials before this one.
     """
+    searches = searches or Searches()
     scene = set_scene(trial, device, data)
     if trial.attack is None:
         return learn(scene, common), None
     # Before the attack, so that what cannot be examined is noticed in a second and not after an hour.
     groups = stage(scene, captured(scene, folder / "captures", slice(trial.first, trial.last)), device)
-    return judge(scene, groups, [answer(ask(scene, group)) for group in groups], common, weights, tagger)
+    answers = [searches.answer(trial, i, ask(scene, group)) for i, group in enumerate(groups)]
+    return judge(scene, groups, answers, common, weights, tagger)
 
 
 def stage(scene: Scene, pairs: Sequence[tuple[Capture, Secret]], device: torch.device) -> list[Group]:

@@ -11,7 +11,18 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from seepage.audit.experiment import Trial
-from seepage.audit.perform import WRONG, Row, columns, device_name, failure, lpips, perform, tagging, unmeasured
+from seepage.audit.perform import (
+    WRONG,
+    Row,
+    Searches,
+    columns,
+    device_name,
+    failure,
+    lpips,
+    perform,
+    tagging,
+    unmeasured,
+)
 from seepage.audit.table import Pictures
 from seepage.metrics.tags import Tagging
 
@@ -88,12 +99,13 @@ class LocalPool:
         weights = lpips(plan.data)[0] if plan.perceptual else None
         tagger, _ = tagging(plan.tagger)
         name = device_name(plan.device)
+        searches = Searches()
         for trial in trials:
             yield Begun(trial)
             began = time.perf_counter()
             common = columns(plan.experiment, trial, name)
             try:
-                rows, pictures = perform(trial, plan.folder, plan.device, plan.data, common, weights, tagger)
+                rows, pictures = perform(trial, plan.folder, plan.device, plan.data, common, weights, tagger, searches)
             except WRONG:
                 raise
             except Exception as error:
