@@ -180,5 +180,5 @@ class ROG:
 
 
 def mean_of(shown: Tensor, labels: Tensor) -> Tensor:
-    """Of the images that several searches found, (starts, count, …); which of two with one label came first is chance."""
+    """Of the images that several searches found, (starts, count, …); which of one label came first is chance."""
     return combine(shown, match_epochs(shown, labels.expand(len(shown), -1)))
