@@ -106,8 +106,9 @@ def main() -> None:
         for case, shares in claims.items():
             print(f"{case}: asks for {max(shares):.2f} of the GPU")
         got, expected = far.read(order), near.read(order)
-        assert_frame_equal(got.drop(columns="value"), expected.drop(columns="value"))
-        # Other kernels, or another number of threads, round otherwise, and a search carries that on.
+        # Other kernels, or another number of threads, round otherwise, and a search carries that on to where it ends.
+        found = ["value", "diagnosis"]
+        assert_frame_equal(got.drop(columns=found), expected.drop(columns=found))
         alike = np.isclose(got["value"], expected["value"], rtol=1e-3, atol=1e-3, equal_nan=True)
         print(f"the {len(got)} rows are those of one process, and {alike.mean():.1%} of their values within 0.001")
         for (case, metric), rows in got[got["metric"].isin(["psnr", "objective"])].groupby(["case", "metric"]):
