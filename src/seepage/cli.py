@@ -18,7 +18,7 @@ COMMANDS = {
     "audit": "Attack a federation and report what leaks.",
     "doctor": "Say whether a capture is sound, and whether it should leak.",
     "attack": "Attack what was captured, and report what leaks.",
-    "report": "Write the report of a folder of results again.",
+    "report": "Print the results of a folder and write their report again.",
     "gate": "Hold results against a policy: exit 0 within limits, 1 a limit broken, 2 could not be measured.",
     "compare": "Say what changed between two folders of results, and whether beyond chance.",
     "frontier": "Draw leakage against accuracy at every strength of defences, and name the cheapest within a policy.",

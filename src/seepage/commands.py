@@ -6,7 +6,7 @@ import importlib.resources
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, asdict, fields
 from enum import StrEnum
@@ -24,7 +24,7 @@ from seepage.attacks import ATTACKS
 from seepage.audit.differences import differences
 from seepage.audit.experiment import Experiment, read_experiment
 from seepage.audit.frontier import as_frame, bounds, cheapest, points, read_seeds, seed_folder, seeded, told_first
-from seepage.audit.gate import exit_code, gate, read_policy
+from seepage.audit.gate import Verdict, exit_code, gate, read_policy
 from seepage.audit.live import LiveView
 from seepage.audit.mirror import Mirror
 from seepage.audit.pool import LocalPool, Pool
@@ -137,10 +137,7 @@ def audit(
             _print_json(_with_progress(rows, index))
             print_verdicts(verdicts, say)
         else:
-            print_findings(rows, index.threshold)
-            print_unfinished(rows, index)
-            print_comparison(rows, index)
-            print_verdicts(verdicts)
+            _print_results(rows, index, verdicts)
             say.print(
                 f"\nPictures and details: [bold]{escape(str(page))}[/bold]   "
                 f"rows for machines: {escape(str(out / 'rows'))}",
@@ -259,9 +256,7 @@ def reproduce(
         if as_json:
             _print_json(_with_progress(rows, index))
             return
-        print_findings(rows, index.threshold)
-        print_unfinished(rows, index)
-        print_comparison(rows, index)
+        _print_results(rows, index)
         say.print(f"\nPictures and details: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
 
 
@@ -274,11 +269,13 @@ def report(
         Path | None, typer.Option("--csv", help="Write every mean with its interval to this file, too.")
     ] = None,
 ) -> None:
-    """Write the report of a folder of results again."""
+    """Print the results of a folder and write their report again."""
     with clear_errors(*MISTAKES):
         limits = None if policy is None else read_policy(policy)
-        rows = read_rows(folder)[1]
-        page = write_report(folder, [] if limits is None else gate(rows, limits))
+        index, rows, _ = read_rows(folder)
+        verdicts = [] if limits is None else gate(rows, limits)
+        page = write_report(folder, verdicts)
+        _print_results(rows, index, verdicts)
         say.print(f"Wrote [bold]{escape(str(page))}[/bold]", soft_wrap=True)
         _miss_policy(folder, policy)
         if csv is not None:
@@ -488,6 +485,13 @@ def _perform(
         copy.close()
     if view.late:
         say.print(f"{view.late} of the trials are left for another run of the same command.", soft_wrap=True)
+
+
+def _print_results(rows: pd.DataFrame, index: Index, verdicts: Sequence[Verdict] = ()) -> None:
+    print_findings(rows, index.threshold)
+    print_unfinished(rows, index)
+    print_comparison(rows, index)
+    print_verdicts(verdicts)
 
 
 def _miss_policy(folder: Path, policy: Path | None) -> None:
