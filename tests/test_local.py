@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.nets import (
     CLASSES,
@@ -25,6 +27,7 @@ from common.nets import (
     numbers,
     seeded,
 )
+from seepage.defences import ClipExamples, DpSgd, FedCdp
 from seepage.defences.base import Defence, NoDefence
 from seepage.local import Answer, answer, local_update
 from seepage.recipe import SGD, Adam, Recipe, Schedule
@@ -399,6 +402,18 @@ def test_training_leaves_the_module_its_parameters_the_data_and_the_global_gener
 # Hooks of defences.
 
 
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        sizes = [t.numel() for t in pytree.tree_leaves(made) if isinstance(t, Tensor)]
+        self.numel = max(self.numel, *sizes, 0)
+        return made
+
+
 @dataclass(frozen=True)
 class PerExample(Defence):
     """Looks at the gradient of every example, and scales it."""
@@ -430,6 +445,43 @@ class Half(Defence):
 
     def on_data(self, examples: Examples, rng: Stream | None) -> Examples:
         return examples[: len(examples) // 2]
+
+
+def clipped_one_by_one(task: Task, x: Tensor, y: Tensor, defence: Defence) -> Tensor:
+    """The mean of the examples' gradients, each by autograd and through the hook, as one vector."""
+    params = {name: p.detach().requires_grad_() for name, p in task.params.items()}
+    vectors = []
+    for one, label in zip(x, y, strict=True):
+        loss = task.mean_loss(task.forward(params, one[None])[0], label[None])
+        slopes = torch.autograd.grad(loss, list(params.values()), create_graph=True)
+        vectors.append(defence.on_example_gradient(torch.cat([slope.flatten() for slope in slopes]), None))
+    return torch.stack(vectors).mean(0)
+
+
+@pytest.mark.parametrize("defence", [ClipExamples(0.4), DpSgd(0.3, 0.0), FedCdp(0.2, std=0.0)], ids=lambda d: d.name)
+@pytest.mark.parametrize("net", [mlp, cnn, group_resnet])
+def test_scaled_gradients_are_those_of_every_example_and_so_are_their_derivatives(
+    net: Callable[[], nn.Module], defence: Defence
+) -> None:
+    task, y = image_task(net), images(4).y
+    x, weights = images(4).x.requires_grad_(), numbers(sum(p.numel() for p in task.params.values()), seed=3)
+    recipe = Recipe(sends="gradient")
+    found = flat(local_update(task, task.params, recipe.schedule(x, y), recipe, defence))
+    expected = clipped_one_by_one(task, x, y, defence.fitted(task.params))
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, flat(local_update(task, task.params, recipe.schedule(x, y), recipe)))
+    slopes = [torch.autograd.grad(value @ weights, x)[0] for value in (found, expected)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_scaled_gradients_of_linear_layers_are_never_held_for_every_example() -> None:
+    wide = Task(
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 50_000), nn.ReLU(), nn.Linear(50_000, CLASSES)), image_task().spec
+    )
+    x, recipe = images(64).x.float(), Recipe(sends="gradient")
+    with torch.no_grad(), Largest() as seen:
+        local_update(wide, wide.params, recipe.schedule(x, images(64).y), recipe, ClipExamples(0.1))
+    assert seen.numel <= 64 * 50_000  # what comes back to the first layer; its 64 gradients are 36 times as many
 
 
 @pytest.mark.parametrize("net", [mlp, cnn, group_resnet])

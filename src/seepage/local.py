@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from seepage.defences.base import Defence, NoDefence
-from seepage.defences.clip import clip_factor
 from seepage.engine.compiled import Compiler
 from seepage.engine.factors import linear_factors
 from seepage.engine.precision import arithmetic
@@ -248,8 +247,7 @@ def _train(
         gradient = _gradient(loss)
     else:
         period = len(schedule) // recipe.epochs if defence.repeats else None
-        clipped = _clipped_mean(task, defence.example_norm) if rng is not None else None
-        gradient = _defended_gradient(loss, defence, rng, period, clipped)
+        gradient = _defended_gradient(loss, defence, rng, period, _scaled_mean(task, params, defence))
     program = Program(
         loss,
         gradient,
@@ -305,11 +303,11 @@ def _compiler(task: Task, params: Params, compiled: bool) -> Compiler | None:
 
 
 def _defended_gradient(
-    loss: BatchLoss, defence: Defence, rng: Stream | None, period: int | None, clipped: BatchGradient | None
+    loss: BatchLoss, defence: Defence, rng: Stream | None, period: int | None, scaled: BatchGradient | None
 ) -> BatchGradient:
     """The gradient of a batch as the defence lets the optimiser see it; after `period` steps its noise repeats.
 
-    `clipped`, where it is possible, is the mean of the examples' clipped gradients without any of them.
+    `scaled`, where it is possible, is the mean of the examples' scaled gradients without most of them.
     """
     count = 0
 
@@ -317,8 +315,8 @@ def _defended_gradient(
         nonlocal count
         count = count % period + 1 if period else count + 1  # a client's noise differs from step to step
         step = None if rng is None else rng / "step" / count
-        if clipped is not None:
-            tensors, after = clipped(params, buffers, x, y)
+        if scaled is not None:
+            tensors, after = scaled(params, buffers, x, y)
             vector = flatten(tensors)
         elif defence.per_example:
             vector, after = _per_example(loss, defence, step, params, buffers, x, y), buffers
@@ -330,36 +328,55 @@ def _defended_gradient(
     return gradient
 
 
-# Layers in which no row looks at another, and which have no parameters but those of linear layers.
-ROW_BY_ROW = (nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.GELU)
+# Layers in which no row looks at another.
+ROW_BY_ROW = (
+    nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, nn.Conv1d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d, nn.GroupNorm, nn.LayerNorm, nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.Softplus,
+)  # fmt: skip
 
 
-def _clipped_mean(task: Task, norm: float | None) -> BatchGradient | None:
-    """Each example's gradient clipped, and their mean, from what enters linear layers and what comes back to them.
+def _scaled_mean(task: Task, params: Params, defence: Defence) -> BatchGradient | None:
+    """Each example's gradient scaled as the defence says, and their mean, without the gradients of linear layers.
 
-    Goodfellow, 2015, "Efficient per-example gradient computations" (https://arxiv.org/abs/1510.01799): the norm of δ aᵀ
-    is ‖δ‖·‖a‖. A step then costs as much as one without any defence; 512 gradients of 146 000 numbers are never held.
+    Goodfellow, 2015, "Efficient per-example gradient computations" (https://arxiv.org/abs/1510.01799): a row's part in
+    a linear layer's gradient is δ aᵀ, whose norm is ‖δ‖·‖a‖. Such layers hold most of a network's parameters, and then
+    cost as much as without a defence; of all other layers the gradient of every example is held.
     """
     net = task.module
     layers = [layer for _, layer in net.named_modules(remove_duplicate=False)]
     once = len({id(layer) for layer in layers}) == len(layers)
-    first = next(layer for layer in layers if not isinstance(layer, nn.Sequential))
-    flat = len(task.spec.shape) == 1 or isinstance(first, nn.Flatten)
-    apart = once and flat and all(type(layer) in ROW_BY_ROW for layer in layers)
-    if norm is None or callable(task.loss) or not apart:
+    if callable(task.loss) or not once or not all(type(layer) in ROW_BY_ROW for layer in layers):
+        return None
+    if not defence.per_example or defence.example_scales({name: p.new_ones(1) for name, p in params.items()}) is None:
         return None
 
     def gradient(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Params, Params]:
-        seen = linear_factors(net, {**buffers, **params}, x, lambda out: task.mean_loss(out, y) * len(x))
-        square, parts = x.new_zeros(len(x)), {}
-        for name, (a, delta) in seen.items():
-            for key, entering in ((f"{name}.weight", a), (f"{name}.bias", torch.ones_like(a[:, :1]))):
-                if key.removeprefix(".") in params:
-                    parts[key.removeprefix(".")] = entering, delta
-                    square = square + (entering**2).sum(1) * (delta**2).sum(1)
-        scale = (clip_factor(square, norm) / len(x))[:, None]
-        mean = {key: (scale * delta).T @ entering for key, (entering, delta) in parts.items()}
-        return {key: mean[key].reshape(p.shape) for key, p in params.items()}, buffers
+        entered = linear_factors(net, {**buffers, **params}, x, lambda out: task.mean_loss(out, y) * len(x))
+        factors = {f"{name}.weight".removeprefix("."): pair for name, pair in entered.items()}
+        factors |= {f"{name}.bias".removeprefix("."): (a.new_ones(len(a), 1), d) for name, (a, d) in entered.items()}
+        others = {name: p for name, p in params.items() if name not in factors}
+
+        def one(x: Tensor, y: Tensor) -> Params:
+            def loss(some: Params) -> Tensor:
+                return task.mean_loss(task.forward({**params, **some}, x[None], buffers=buffers)[0], y[None])
+
+            slopes: Params = grad(loss)(others)
+            return slopes
+
+        single = vmap(one)(x, y) if others else {}
+        squares = {name: single[name].flatten(1).square().sum(1) for name in others}
+        squares |= {name: a.square().sum(1) * d.square().sum(1) for name, (a, d) in factors.items() if name in params}
+        scales = defence.example_scales({name: squares[name] for name in params})
+        assert scales is not None
+
+        def mean(name: str) -> Tensor:
+            scale = scales[name][:, None] / len(x)
+            if name in others:
+                return (scale * single[name].flatten(1)).sum(0)
+            a, d = factors[name]
+            return (scale * d).T @ a
+
+        return {name: mean(name).reshape(p.shape) for name, p in params.items()}, buffers
 
     return gradient
 

@@ -49,6 +49,14 @@ class Defence:
         """Where all that `on_example_gradient` does is to clip: the largest norm that it leaves."""
         return None
 
+    def example_scales(self, squares: Params) -> Params | None:
+        """Where all that `on_example_gradient` does is to scale: what each tensor of each gradient is multiplied by.
+
+        Args:
+            squares: of each tensor of the examples' gradients, its squared norm, (examples,).
+        """
+        return None
+
     def fitted(self, params: Params) -> Defence:
         """Before training: this defence with what it must know of the model, such as where one layer ends."""
         return self
@@ -182,6 +190,11 @@ class Chain(Defence):
         """That of the one part that works on the gradients of single examples."""
         norms = [part.example_norm for part in self.parts if part.per_example]
         return norms[0] if len(norms) == 1 else None
+
+    def example_scales(self, squares: Params) -> Params | None:
+        """Those of the one part that works on the gradients of single examples."""
+        scaling = [part for part in self.parts if part.per_example]
+        return scaling[0].example_scales(squares) if len(scaling) == 1 else None
 
     def fitted(self, params: Params) -> Defence:
         """Each part to the same model."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from seepage.defences.base import Defence
 from seepage.streams import Stream
 
-__all__ = ["Clip", "clip_factor", "clipped"]
+__all__ = ["Clip", "clip_factor", "clip_scales", "clipped"]
 
 
 def clipped(vector: Tensor, norm: float) -> Tensor:
@@ -54,3 +54,8 @@ def clip_factor(square: Tensor, norm: float) -> Tensor:
     """What brings a vector whose squares sum to `square` down to `norm`, if it is longer."""
     tiny = torch.finfo(square.dtype).tiny  # a vector of zeros has no direction, and stays zero
     return (norm * torch.rsqrt(square.clamp(min=tiny))).clamp(max=1)
+
+
+def clip_scales(squares: dict[str, Tensor], norm: float) -> dict[str, Tensor]:
+    """What brings gradients down to `norm`, of whose tensors the squared norms are `squares`."""
+    return dict.fromkeys(squares, clip_factor(torch.stack(list(squares.values())).sum(0), norm))

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from seepage.defences.base import Defence
-from seepage.defences.clip import clipped
+from seepage.defences.base import Defence, Params
+from seepage.defences.clip import clip_scales, clipped
 from seepage.streams import Stream
 
 __all__ = ["ClipExamples"]
@@ -45,6 +45,10 @@ class ClipExamples(Defence):
     def example_norm(self) -> float:
         """All that is done to an example's gradient is to clip it."""
         return self.norm
+
+    def example_scales(self, squares: Params) -> Params:
+        """One for all tensors of a gradient."""
+        return clip_scales(squares, self.norm)
 
     def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
         """G · min(1, C / ‖g‖)."""

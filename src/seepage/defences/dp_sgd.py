@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from seepage.defences.base import Defence
-from seepage.defences.clip import clipped
+from seepage.defences.clip import clip_scales, clipped
 from seepage.defences.mechanism import Mechanism
 from seepage.recipe import Recipe
 from seepage.spec import Examples
@@ -83,6 +83,10 @@ class DpSgd(Defence):
     def example_norm(self) -> float:
         """All that is done to an example's gradient is to clip it."""
         return self.norm
+
+    def example_scales(self, squares: Params) -> Params:
+        """One for all tensors of a gradient."""
+        return clip_scales(squares, self.norm)
 
     def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
         """G · min(1, C / ‖g‖)."""

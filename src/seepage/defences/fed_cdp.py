@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seepage.defences.base import Defence, Params
-from seepage.defences.clip import clipped
+from seepage.defences.clip import clip_factor, clipped
 from seepage.defences.mechanism import Mechanism
 from seepage.recipe import Recipe
 from seepage.streams import Stream
@@ -79,6 +79,12 @@ class FedCdp(Defence):
     def fitted(self, params: Params) -> Defence:
         """With the sizes of the model's tensors, unless layers were named."""
         return self if self.layers else replace(self, layers=tuple(p.numel() for p in params.values()))
+
+    def example_scales(self, squares: Params) -> Params | None:
+        """One for each tensor, where layers are tensors and no noise is added."""
+        if self.snr is not None or self.std or len(self.layers) != len(squares):
+            return None
+        return {name: clip_factor(square, self.norm) for name, square in squares.items()}
 
     def on_example_gradient(self, gradient: Tensor, rng: Stream | None) -> Tensor:
         """Clipped, eq. (17), and noised, eq. (18)."""
