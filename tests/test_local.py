@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -447,6 +448,12 @@ class Half(Defence):
         return examples[: len(examples) // 2]
 
 
+def normed() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Softplus(), nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, CLASSES)
+    )
+
+
 def clipped_one_by_one(task: Task, x: Tensor, y: Tensor, defence: Defence) -> Tensor:
     """The mean of the examples' gradients, each by autograd and through the hook, as one vector."""
     params = {name: p.detach().requires_grad_() for name, p in task.params.items()}
@@ -459,7 +466,7 @@ def clipped_one_by_one(task: Task, x: Tensor, y: Tensor, defence: Defence) -> Te
 
 
 @pytest.mark.parametrize("defence", [ClipExamples(0.4), DpSgd(0.3, 0.0), FedCdp(0.2, std=0.0)], ids=lambda d: d.name)
-@pytest.mark.parametrize("net", [mlp, cnn, group_resnet])
+@pytest.mark.parametrize("net", [mlp, cnn, normed, group_resnet])
 def test_scaled_gradients_are_those_of_every_example_and_so_are_their_derivatives(
     net: Callable[[], nn.Module], defence: Defence
 ) -> None:
@@ -472,6 +479,20 @@ def test_scaled_gradients_are_those_of_every_example_and_so_are_their_derivative
     assert not torch.allclose(found, flat(local_update(task, task.params, recipe.schedule(x, y), recipe)))
     slopes = [torch.autograd.grad(value @ weights, x)[0] for value in (found, expected)]
     torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("net", [cnn, normed])
+def test_scaled_gradients_of_many_clients_at_once_are_those_of_one(net: Callable[[], nn.Module]) -> None:
+    task, y, recipe = image_task(net), images(3).y, Recipe(SGD(0.3), epochs=2)
+    clients = torch.stack([numbers(3, *IMAGE, seed=seed) for seed in (1, 2)])
+    weights = numbers(sum(p.numel() for p in task.params.values()), seed=5)
+
+    def value(x: Tensor) -> Tensor:
+        return flat(local_update(task, task.params, recipe.schedule(x, y), recipe, ClipExamples(0.4))) @ weights
+
+    together = vmap(grad(value))(clients)
+    alone = torch.stack([torch.autograd.grad(value(x.requires_grad_()), x)[0] for x in clients.clone()])
+    torch.testing.assert_close(together, alone)
 
 
 def test_scaled_gradients_of_linear_layers_are_never_held_for_every_example() -> None:

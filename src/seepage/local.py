@@ -342,8 +342,7 @@ def _scaled_mean(task: Task, params: Params, defence: Defence) -> BatchGradient 
     a linear layer's gradient is δ aᵀ, whose norm is ‖δ‖·‖a‖. Such layers hold most of a network's parameters, and then
     cost as much as without a defence; of all other layers the gradient of every example is held.
     """
-    net = task.module
-    layers = [layer for _, layer in net.named_modules(remove_duplicate=False)]
+    layers = [layer for _, layer in task.module.named_modules(remove_duplicate=False)]
     once = len({id(layer) for layer in layers}) == len(layers)
     if callable(task.loss) or not once or not all(type(layer) in ROW_BY_ROW for layer in layers):
         return None
@@ -351,7 +350,7 @@ def _scaled_mean(task: Task, params: Params, defence: Defence) -> BatchGradient 
         return None
 
     def gradient(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Params, Params]:
-        entered = linear_factors(net, {**buffers, **params}, x, lambda out: task.mean_loss(out, y) * len(x))
+        entered = linear_factors(task.net, {**buffers, **params}, x, lambda out: task.mean_loss(out, y) * len(x))
         factors = {f"{name}.weight".removeprefix("."): pair for name, pair in entered.items()}
         factors |= {f"{name}.bias".removeprefix("."): (a.new_ones(len(a), 1), d) for name, (a, d) in entered.items()}
         others = {name: p for name, p in params.items() if name not in factors}

@@ -158,6 +158,11 @@ class Task:
             fresh = fresh_statistics(net)
         return out, {**buffers, **fresh}
 
+    @property
+    def net(self) -> nn.Module:
+        """The copy of the module that `forward` computes with, in eval mode."""
+        return self._nets[False]
+
     def mean_loss(self, out: Tensor, y: Tensor) -> Tensor:
         """The loss of a batch."""
         if callable(self.loss):
