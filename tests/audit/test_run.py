@@ -29,7 +29,9 @@ from seepage.audit.values import SpecError
 from seepage.capture import read_capture, read_secret
 from seepage.data import DataMissing, load
 from seepage.defences import DpSgd
+from seepage.engine import bookmarks
 from seepage.engine.minimise import Status, minimise
+from seepage.engine.progress import watching
 from seepage.metrics.pixels import psnr
 from seepage.recipe import Recipe
 from seepage.task import ModuleError, TooFewOutputs
@@ -869,3 +871,24 @@ def test_attacks_that_differ_in_what_they_make_of_a_search_search_once(
     assert_frame_equal(together.read(expected["trial"].unique()), expected)
     trial = expected["trial"].iloc[0]
     assert (together.pictures(trial).footage.way == alone.pictures(trial).footage.way).all()
+
+
+def test_a_search_that_was_killed_goes_on_in_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookmarks, "EVERY", 0.0)
+    long = tiny(attack=[{"name": "inverting-gradients", "steps": 60}])
+    perform(long, tmp_path / "whole")
+    looks: list[int] = []
+
+    def interrupt(step: int, steps: int, value: float) -> None:
+        looks.append(step)
+        if step == 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), watching(interrupt):
+        perform(long, tmp_path / "killed")
+    assert list((tmp_path / "killed" / "halfway").glob("*/*.safetensors"))
+    with watching(lambda step, steps, value: looks.append(step)):
+        perform(long, tmp_path / "killed")
+    assert looks == [20, 40, 60]  # not from the beginning
+    assert not (tmp_path / "killed" / "halfway").exists()
+    assert_frame_equal(read_rows(tmp_path / "killed")[1], read_rows(tmp_path / "whole")[1])

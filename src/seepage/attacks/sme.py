@@ -65,6 +65,10 @@ class SME:
         transformers. The code halves total variation, so that its weight of 0.01 is 0.005 here. It answers with the
         last candidate, this with the best one. A client that sends a gradient has no second model: α is then 0.
 
+        `quick` stops after a quarter of the iterations: on six clients with 50 images each of FEMNIST's other writers
+        (10 epochs in batches of 5, known labels) it brings 54.3 % of them back at 20.3 dB, the 1000 of the code 54.7 %
+        at 20.4.
+
         Of the curve only the idea is taken from NL-SME; `curve_lr` and `stiffness` are our own. On FEMNIST (10 epochs
         of 50 images in batches of 5, known labels) 38 instead of 35 images of one writer came back, and 28 instead of
         23 of another, with 0.8 and 0.4 dB more.
@@ -75,6 +79,7 @@ class SME:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as_code": {},
         "as_code_vit": {"lr": 0.1},
+        "quick": {"steps": 250},
         "bezier": {"curve": "bezier"},
     }
 

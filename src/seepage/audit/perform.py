@@ -34,6 +34,7 @@ from seepage.capture import Capture, CaptureError, Exchange, Secret, examine, mo
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
 from seepage.defences.dp_sgd import AccountantMissing
+from seepage.engine.bookmarks import Bookmarks, bookmarking
 from seepage.engine.film import Film, filming
 from seepage.engine.lanes import out_of_memory
 from seepage.engine.minimise import Status
@@ -110,17 +111,17 @@ class Searches:
     scene: str = ""
     found: dict[tuple[str, int], Answered | Refused] = field(default_factory=dict)
 
-    def answer(self, trial: Trial, group: int, question: Question) -> Answered | Refused:
-        """As `answer`, but no search is made twice."""
+    def answer(self, trial: Trial, group: int, question: Question, folder: Path) -> Answered | Refused:
+        """As `answer`, but no search is made twice, and one that was killed goes on from what `folder` has of it."""
         attack = question.attack
         if not isinstance(attack, Developing):
-            return answer(question)
+            return _going_on(question, folder / f"{trial.digest}-{group}")
         if self.scene != trial.scene:  # trials of one federation follow each other: one is enough to remember
             self.scene, self.found = trial.scene, {}
         develop = attack.developer(question.view)
         key = replace(trial, attack=attack.search).digest, group
         if key not in self.found:
-            self.found[key] = answer(replace(question, attack=attack.search))
+            self.found[key] = _going_on(replace(question, attack=attack.search), folder / f"{key[0]}-{group}")
             if len(self.found) > MOST_SEARCHES:
                 del self.found[next(iter(self.found))]
         found = self.found[key]
@@ -188,7 +189,8 @@ def perform(
         return learn(scene, common), None
     # Before the attack, so that what cannot be examined is noticed in a second and not after an hour.
     groups = stage(scene, captured(scene, folder / "captures", slice(trial.first, trial.last)), device)
-    answers = [searches.answer(trial, i, ask(scene, group)) for i, group in enumerate(groups)]
+    halfway = folder / "halfway"
+    answers = [searches.answer(trial, i, ask(scene, group), halfway) for i, group in enumerate(groups)]
     return judge(scene, groups, answers, common, weights, tagger)
 
 
@@ -225,6 +227,11 @@ def answer(question: Question) -> Answered | Refused:
             return Answered(question.attack(question.view, question.rng), film)
     except (NotKnown, NotApplicable) as error:
         return Refused(str(error))
+
+
+def _going_on(question: Question, folder: Path) -> Answered | Refused:
+    with bookmarking(Bookmarks(folder)):
+        return answer(question)
 
 
 def judge(

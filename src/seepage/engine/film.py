@@ -29,7 +29,8 @@ class Film:
         spec: what one example looks like to the attack; only candidates made of such images are kept.
 
     Attributes:
-        moments: updates made at each frame; the first is the start and the last is the end.
+        moments: updates made at each frame; the first is the start, or where the search went on after it had been
+            killed, and the last is the end.
         frames: as the module eats them, in half precision, (moments, clients, starts, …, channels, height, width);
             `None` before any image was searched for, or where there are too many. In which range of pixels they are
             shown is for who shows them, and not for an attack to know.
@@ -58,6 +59,13 @@ class Film:
             return
         taken = torch.nan_to_num(found).clamp(-LARGEST, LARGEST).half().cpu()
         self.frames[self.moments.index(step)].view(-1, *taken.shape[1:])[begin : begin + len(taken)] = taken
+
+    def go_on(self, step: int) -> None:
+        """A search goes on after so many updates; what it looked like before is not known any more."""
+        late = [moment for moment in self.moments if moment >= step]
+        if self.frames is not None:
+            self.frames = self.frames[len(self.moments) - len(late) :]
+        self.moments = late
 
     @torch.no_grad()
     def _images(self, tree: Any, begin: int) -> Tensor | None:

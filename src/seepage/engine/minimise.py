@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from seepage.engine.bookmarks import Bookmark, current_bookmarks
 from seepage.engine.film import current_film
 from seepage.engine.graphs import CaptureFailed, repeat
 from seepage.engine.lanes import Randomness, Tree, free_memory, out_of_memory, over_lanes
@@ -187,7 +188,13 @@ def minimise(
     if film is not None:
         film.begin(flat, clients, starts, steps)
 
-    def watch(step: int, state: _State, begin: int) -> None:
+    bookmarks = current_bookmarks()
+    search = "" if bookmarks is None else bookmarks.search()
+
+    def watch(time: int, state: _State, begin: int, before: int, mark: Bookmark | None) -> None:
+        step = before + time
+        if mark is not None and step < steps:
+            mark.keep(state, step + 1)
         if film is not None:
             film.take(step, begin, state.best)
         if progress is not None and step > 0 and (step % progress_every == 0 or step == steps):
@@ -199,9 +206,16 @@ def minimise(
         own = _of_lanes(given, starts, begin, end)
         evaluate = _evaluation(objective, own, _axes(given), batched, randomness, clocked)
         iteration = _iteration(evaluate, optimiser, project, clocked)
+        state, before = _begin(x, optimiser), 0
+        mark = None if bookmarks is None else Bookmark(bookmarks, search, (begin, end), steps)
+        if mark is not None:
+            state, before = mark.read(state)
+        if film is not None and before > 0:
+            film.go_on(before)
+        look = partial(watch, begin=begin, before=before, mark=mark)
         # The last iteration is there for its evaluation: the update it makes is not looked at.
         with arithmetic(precision):
-            last: _State = repeat(iteration, _begin(x, optimiser), steps + 1, captured, partial(watch, begin=begin))
+            last: _State = repeat(iteration, state, steps + 1 - before, captured, look)
         return last._replace(x=(), optimiser=(), updates=())
 
     done: list[_State] = []
