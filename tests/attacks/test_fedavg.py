@@ -261,6 +261,14 @@ def test_a_scaled_prior_keeps_its_weight_at_ten_epochs_of_fifty() -> None:
     assert weak / full == pytest.approx(15 / 500, rel=1e-6)
 
 
+def test_shared_variation_is_dealt_to_the_epochs() -> None:
+    view = seen(n=5)  # three epochs
+    plain = {"clip": 0.0, "scale": 1e-12, "steps": 0}
+    shared, own = (first_objective(FedAvg(0.0, tv=0.3, shared_tv=share, **plain), view) for share in (True, False))  # type: ignore[arg-type]
+    assert shared / own == pytest.approx(1 / 3, rel=1e-6)
+    assert FedAvg(**FedAvg.presets["ours_cifar"]).shared_tv
+
+
 @pytest.mark.parametrize(
     "knobs", [{"statistic": s, "pairs": d} for s in ("max", "conv-mean", "conv-max") for d in ("l1", "l2")]
 )

@@ -163,14 +163,17 @@ def _convert_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
 def plain(value: Any) -> Any:
     """A dataclass as numbers, strings, lists and tables; the name of a class is kept where there is a choice.
 
+    A knob that was `added` later is left out at its default.
+
     Example:
         >>> from seepage.recipe import SGD
         >>> plain(SGD(lr=0.5))
         {'kind': 'SGD', 'lr': 0.5, 'momentum': 0.0, 'nesterov': False, 'weight_decay': 0.0}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-        return dict(sorted({"kind": type(value).__name__, **fields}.items()))
+        knobs = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
+        said = {f.name: plain(knob) for f, knob in knobs if not f.metadata.get("added") or knob != f.default}
+        return dict(sorted({"kind": type(value).__name__, **said}.items()))
     if isinstance(value, Mapping):
         return {str(key): plain(value[key]) for key in sorted(value, key=str)}
     if isinstance(value, set | frozenset):
