@@ -125,6 +125,13 @@ def test_short_searches_and_large_ones_write_nothing(tmp_path: Path, monkeypatch
     assert not (tmp_path / "large").exists()
 
 
+def test_a_search_outlives_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # where a folder is expected
+    with pytest.warns(UserWarning, match="cannot be kept"), bookmarking(Bookmarks(tmp_path / "file" / "x", every=0.0)):
+        found = searched(Counted())
+    assert torch.equal(found.x, searched(Counted()).x)
+
+
 def test_the_film_of_a_search_that_went_on_begins_there(tmp_path: Path) -> None:
     spec = DataSpec((1, 2, 2), classes=2)
     whole, rest = Film(spec), Film(spec)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,7 +47,7 @@ class Bookmarks:
     def forget(self) -> None:
         """The attack is over."""
         if self.folder.exists():
-            rmtree(self.folder)
+            rmtree(self.folder, ignore_errors=True)
             if not any(self.folder.parent.iterdir()):
                 self.folder.parent.rmdir()
 
@@ -81,18 +83,28 @@ class Bookmark:
         return pytree.tree_unflatten(there, spec), int(about["done"])
 
     def keep(self, state: Tree, done: int) -> None:
-        """Write the state after so many iterations, if the last time was long enough ago."""
+        """Write the state after so many iterations, if the last time was long enough ago.
+
+        Where that fails, as on a full disk, the search goes on without: it is worth more than its bookmark.
+        """
         if time.monotonic() - self.last < self.every:
             return
         leaves = pytree.tree_leaves(state)
         if sum(leaf.numel() * leaf.element_size() for leaf in leaves) <= MOST_BYTES:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            scratch = self.path.with_suffix(f".{os.getpid()}")
-            # Copies, since leaves may be one tensor under several names.
-            tensors = {str(i): leaf.detach().to("cpu", copy=True).contiguous() for i, leaf in enumerate(leaves)}
-            save_file(tensors, scratch, {"steps": str(self.steps), "done": str(done)})
-            scratch.replace(self.path)
+            try:
+                self._write(leaves, done)
+            except (OSError, SafetensorError) as error:
+                self.every = math.inf
+                warnings.warn(f"{self.path}: where the search stands cannot be kept: {error}", stacklevel=2)
         self.last = time.monotonic()
+
+    def _write(self, leaves: list[Tensor], done: int) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self.path.with_suffix(f".{os.getpid()}")
+        # Copies, since leaves may be one tensor under several names.
+        tensors = {str(i): leaf.detach().to("cpu", copy=True).contiguous() for i, leaf in enumerate(leaves)}
+        save_file(tensors, scratch, {"steps": str(self.steps), "done": str(done)})
+        scratch.replace(self.path)
 
 
 def _kind(leaf: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
