@@ -170,3 +170,33 @@ def test_a_term_that_is_used_elsewhere_stays() -> None:
     tensors = [numbers(2, 3, 3, seed=seed) for seed in range(2)]
     for ours, plain in zip(Compiler("none")("f", function, *tensors), function(*tensors), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_products_with_one_large_operand_are_one_product() -> None:
+    def function(weights: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first = torch.bmm(a, weights).relu()  # used before the second is there
+        second = torch.bmm(b.sin(), weights)
+        third = torch.bmm(first.mT @ first, weights.mT)  # the other way round
+        return first, second, third @ torch.bmm(second, weights)[:, :1].mT  # which needs the second, and stays
+
+    tensors = [numbers(2, *shape, seed=seed) for seed, shape in enumerate([(20, 20), (2, 20), (1, 20)])]
+    compiler = Compiler(backend="eager")
+    for ours, plain in zip(compiler("f", function, *tensors), function(*tensors), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+    (program,) = compiler._programs.values()
+    graph = inspect.getclosurevars(program).nonlocals["program"]._orig_mod.graph
+    large = [n for n in graph.nodes if n.target is torch.ops.aten.bmm.default and n.meta["val"].shape[1:] == (3, 20)]
+    assert len(large) == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_a_compiler_is_given_computes_the_same(backend: str) -> None:
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        patches = x.unfold(2, 3, 2).unfold(3, 2, 1).permute(0, 1, 4, 5, 2, 3).flatten(1, 3).flatten(2)
+        y = torch.bmm(w, patches)
+        back = torch.nn.functional.fold(w.mT @ y.cos(), x.shape[2:], (3, 2), stride=(2, 1))
+        return y, back - 0.1 * x
+
+    tensors = (numbers(2, 1, 9, 8, seed=0), numbers(2, 12, 6, seed=1))
+    for ours, plain in zip(Compiler(backend)("f", function, *tensors), function(*tensors), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)

@@ -7,6 +7,7 @@ fuses like any other; every step of a simulation is then the same compiled funct
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from seepage.engine.fused import FUSED, is_short
 from seepage.engine.lanes import Tree, out_of_memory
 
 __all__ = ["Compiler"]
@@ -83,7 +85,10 @@ class Compiler:
         assert shape is not None
         structure = shape
         if self.backend != "none":
-            program = torch.compile(program, backend=self.backend, dynamic=False)
+            _share_operands(graph.graph)
+            graph.recompile()
+            graph = make_fx(graph, decomposition_table=FUSED)(*leaves)
+            program = torch.compile(graph, backend=self.backend, dynamic=False)
         program(*leaves)  # compiles, and fails here if it must
         return lambda *leaves: pytree.tree_unflatten(program(*leaves), structure)
 
@@ -195,6 +200,8 @@ def _merge_sums(graph: fx.Graph, in_place: bool) -> None:
             waiting.append(inner)
         elif not (first.target is second.target is aten.bmm.default and _shape(first) == _shape(second)):
             continue
+        elif not in_place and all(is_short(*_sides(product)) for product in (first, second)):
+            continue  # they become sums
         elif _size(total) >= _operands(first) + _operands(second):
             with graph.inserting_before(total):
                 longer = [_joined(graph, first.args[i], second.args[i], dim) for i, dim in ((0, 2), (1, 1))]
@@ -212,6 +219,65 @@ def _merge_sums(graph: fx.Graph, in_place: bool) -> None:
                 graph.erase_node(node)
 
 
+def _share_operands(graph: fx.Graph) -> None:
+    """A·W and B·W become one product where W, which may be a layer's weights, is larger than the rest: read once."""
+    while (found := _with_one_operand(graph)) is not None:
+        _join(graph, *found)
+
+
+def _with_one_operand(graph: fx.Graph) -> tuple[fx.Node, fx.Node, int] | None:
+    """Two products that do not need each other, in their order, and on which side their common operand is."""
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    alike: dict[tuple[fx.Node, int], list[fx.Node]] = {}
+    for node, side in itertools.product(graph.nodes, (0, 1)):
+        if node.target is aten.bmm.default:
+            alike.setdefault((node.args[side], side), []).append(node)
+    for (operand, side), products in alike.items():
+        for first, second in itertools.combinations(products, 2):
+            rest = sum(map(_size, (first, second, _operand(first, 1 - side), _operand(second, 1 - side))))
+            if rest < _size(operand) and not _needs(second, first, order):
+                return first, second, side
+    return None
+
+
+def _needs(node: fx.Node, other: fx.Node, order: dict[fx.Node, int]) -> bool:
+    """Whether a node is computed from another one."""
+    waiting, seen = [node], {node}
+    while waiting:
+        for need in waiting.pop().all_input_nodes:
+            if need is other:
+                return True
+            if need not in seen and order[need] > order[other]:
+                seen.add(need)
+                waiting.append(need)
+    return False
+
+
+def _join(graph: fx.Graph, first: fx.Node, second: fx.Node, side: int) -> None:
+    """Two products with one operand in common, as two parts of one product that stands where the second stood."""
+    dim, ends = 2 - side, [0]
+    with graph.inserting_before(second):
+        rest = _joined(graph, _operand(first, 1 - side), _operand(second, 1 - side), dim)
+        both = graph.call_function(aten.bmm.default, (rest, first.args[1]) if side else (first.args[0], rest))
+        late = []
+        for product in (first, second):
+            ends.append(ends[-1] + product.meta["val"].shape[dim])
+            part = graph.call_function(aten.slice.Tensor, (both, dim, *ends[-2:]))
+            part.meta["val"] = product.meta["val"]
+            product.replace_all_uses_with(part)
+            graph.erase_node(product)
+            late.append(part)
+    shape = [*late[0].meta["val"].shape]
+    shape[dim] = ends[-1]
+    both.meta["val"] = torch.empty(shape, device="meta")
+    last, begins = late[-1], late[0]
+    for node in itertools.takewhile(lambda node: node is not begins, list(graph.nodes)):
+        if any(need in late for need in node.all_input_nodes):  # what is made of the first product comes after both now
+            last.append(node)
+            last = node
+            late.append(node)
+
+
 def _shape(node: Any) -> tuple[int, ...] | None:
     return tuple(node.meta["val"].shape) if isinstance(node, fx.Node) and "val" in node.meta else None
 
@@ -226,6 +292,18 @@ def _joined(graph: fx.Graph, first: fx.Node, second: fx.Node, dim: int) -> fx.No
 
 def _size(node: fx.Node) -> int:
     return int(node.meta["val"].numel())
+
+
+def _sides(product: fx.Node) -> tuple[int, int, int]:
+    """Rows, columns and rows between the matrices, and columns."""
+    _, rows, between = _operand(product, 0).meta["val"].shape
+    return rows, between, product.meta["val"].shape[2]
+
+
+def _operand(product: fx.Node, side: int) -> fx.Node:
+    operand = product.args[side]
+    assert isinstance(operand, fx.Node)
+    return operand
 
 
 def _operands(product: fx.Node) -> int:
