@@ -25,6 +25,9 @@ __all__ = ["Compiler"]
 
 aten = torch.ops.aten
 
+# Of each backend. Rows that inductor pads for alignment are copied once more for each product that wants them without.
+OPTIONS: dict[str, dict[str, Any]] = {"inductor": {"comprehensive_padding": False}}
+
 
 @dataclass(eq=False)
 class Compiler:
@@ -88,7 +91,7 @@ class Compiler:
             _share_operands(graph.graph)
             graph.recompile()
             graph = make_fx(graph, decomposition_table=FUSED)(*leaves)
-            program = torch.compile(graph, backend=self.backend, dynamic=False)
+            program = torch.compile(graph, backend=self.backend, dynamic=False, options=OPTIONS.get(self.backend))
         program(*leaves)  # compiles, and fails here if it must
         return lambda *leaves: pytree.tree_unflatten(program(*leaves), structure)
 
