@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import jvp, vmap
 
 from common.nets import cnn, image_task, images, mlp, numbers
 from seepage.engine.compiled import Compiler
@@ -177,6 +177,7 @@ def test_products_with_one_large_operand_are_one_product() -> None:
         first = torch.bmm(a, weights).relu()  # used before the second is there
         second = torch.bmm(b.sin(), weights)
         third = torch.bmm(first.mT @ first, weights.mT)  # the other way round
+        second = second.view(2, 20).sin().view(2, 1, 20)
         return first, second, third @ torch.bmm(second, weights)[:, :1].mT  # which needs the second, and stays
 
     tensors = [numbers(2, *shape, seed=seed) for seed, shape in enumerate([(20, 20), (2, 20), (1, 20)])]
@@ -200,3 +201,14 @@ def test_what_a_compiler_is_given_computes_the_same(backend: str) -> None:
     tensors = (numbers(2, 1, 9, 8, seed=0), numbers(2, 12, 6, seed=1))
     for ours, plain in zip(Compiler(backend)("f", function, *tensors), function(*tensors), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_the_derivative_of_a_constant_has_memory() -> None:
+    def function(x: Tensor, along: Tensor) -> Tensor:
+        return jvp(lambda x: x @ torch.eye(3, dtype=x.dtype), (x,), (along,))[1]
+
+    tensors = [numbers(2, 3, 3, seed=seed) for seed in range(2)]
+    compiler = Compiler(backend="none")
+    torch.testing.assert_close(compiler("f", vmap(function), *tensors), tensors[1])
+    assert "_efficientzerotensor" not in program_of(compiler)
+    assert "zeros" in program_of(compiler)

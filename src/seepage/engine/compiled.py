@@ -111,6 +111,8 @@ def _simplified(graph: fx.Graph, in_place: bool = True) -> fx.Graph:
         if node.target in (aten.alias.default, aten.detach.default):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+        elif node.target is aten._efficientzerotensor.default:  # which has no memory, where compiled programs look for it
+            node.target = aten.zeros.default
         elif _overwrites_its_own(node):  # what is computed before a change in place is taken for other than after it
             packet = getattr(aten, node.target._schema.name.removeprefix("aten::")[:-1])
             node.target = getattr(packet, node.target._overloadname)
@@ -265,7 +267,10 @@ def _join(graph: fx.Graph, first: fx.Node, second: fx.Node, side: int) -> None:
         late = []
         for product in (first, second):
             ends.append(ends[-1] + product.meta["val"].shape[dim])
-            part = graph.call_function(aten.slice.Tensor, (both, dim, *ends[-2:]))
+            piece = graph.call_function(aten.slice.Tensor, (both, dim, *ends[-2:]))
+            piece.meta["val"] = product.meta["val"]
+            # As the product was, for those who look at it with other axes; a compiler copies nothing.
+            part = graph.call_function(aten.clone.default, (piece,), {"memory_format": torch.contiguous_format})
             part.meta["val"] = product.meta["val"]
             product.replace_all_uses_with(part)
             graph.erase_node(product)
