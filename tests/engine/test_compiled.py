@@ -212,3 +212,12 @@ def test_the_derivative_of_a_constant_has_memory() -> None:
     torch.testing.assert_close(compiler("f", vmap(function), *tensors), tensors[1])
     assert "_efficientzerotensor" not in program_of(compiler)
     assert "zeros" in program_of(compiler)
+
+
+@pytest.mark.parametrize("wrong", [1.5, float("nan")])
+def test_a_compiled_program_that_gives_other_numbers_is_not_used(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda program, **_: lambda *leaves: [wrong * x for x in program(*leaves)])
+    compiler = Compiler()
+    with pytest.warns(UserWarning, match="f could not be compiled .*off by"):
+        assert compiler("f", lambda x: 2 * x, torch.ones(2)).tolist() == [2.0, 2.0]
+    assert compiler("f", lambda x: 2 * x, torch.ones(2)).tolist() == [2.0, 2.0]

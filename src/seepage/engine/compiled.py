@@ -87,13 +87,28 @@ class Compiler:
         program: Callable[..., list[Tensor]] = graph
         assert shape is not None
         structure = shape
+        expected = program(*leaves)  # fails here if it must
         if self.backend != "none":
             _share_operands(graph.graph)
             graph.recompile()
             graph = make_fx(graph, decomposition_table=FUSED)(*leaves)
             program = torch.compile(graph, backend=self.backend, dynamic=False, options=OPTIONS.get(self.backend))
-        program(*leaves)  # compiles, and fails here if it must
+            _compare(program(*leaves), expected)
         return lambda *leaves: pytree.tree_unflatten(program(*leaves), structure)
+
+
+def _compare(found: list[Tensor], expected: list[Tensor]) -> None:
+    """Whether a compiler made of a program what it is, up to more rounding than products in TF32 have."""
+    pairs = [
+        (a, b)
+        for a, b in zip(found, expected, strict=True)
+        if isinstance(b, Tensor) and b.is_floating_point() and b.numel()
+    ]
+    largest = max((float(b.abs().max()) for _, b in pairs), default=0.0)
+    for place, (a, b) in enumerate(pairs):
+        off = float((a - b).abs().max())
+        if not off <= 0.1 * float(b.abs().max()) + 1e-6 * largest:  # nor where it is no number
+            raise RuntimeError(f"compiled, its output {place} is off by {off:.3g}")
 
 
 def _simplified(graph: fx.Graph, in_place: bool = True) -> fx.Graph:
@@ -111,7 +126,9 @@ def _simplified(graph: fx.Graph, in_place: bool = True) -> fx.Graph:
         if node.target in (aten.alias.default, aten.detach.default):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-        elif node.target is aten._efficientzerotensor.default:  # which has no memory, where compiled programs look for it
+        elif (
+            node.target is aten._efficientzerotensor.default
+        ):  # which has no memory, where compiled programs look for it
             node.target = aten.zeros.default
         elif _overwrites_its_own(node):  # what is computed before a change in place is taken for other than after it
             packet = getattr(aten, node.target._schema.name.removeprefix("aten::")[:-1])
