@@ -247,7 +247,8 @@ def _train(
         gradient = _gradient(loss)
     else:
         period = len(schedule) // recipe.epochs if defence.repeats else None
-        gradient = _defended_gradient(loss, defence, rng, period, _scaled_mean(task, params, defence))
+        scaled = _scaled_mean(task, params, defence)
+        gradient = _defended_gradient(loss, defence, rng, period, scaled, _looks_at_rows_alone(task))
     program = Program(
         loss,
         gradient,
@@ -303,13 +304,21 @@ def _compiler(task: Task, params: Params, compiled: bool) -> Compiler | None:
 
 
 def _defended_gradient(
-    loss: BatchLoss, defence: Defence, rng: Stream | None, period: int | None, scaled: BatchGradient | None
+    loss: BatchLoss,
+    defence: Defence,
+    rng: Stream | None,
+    period: int | None,
+    scaled: BatchGradient | None,
+    rows_alone: bool,
 ) -> BatchGradient:
     """The gradient of a batch as the defence lets the optimiser see it; after `period` steps its noise repeats.
 
-    `scaled`, where it is possible, is the mean of the examples' scaled gradients without most of them.
+    `scaled`, where it is possible, is the mean of the examples' scaled gradients without most of them. Where a batch's
+    gradient is the mean of its examples', noise that does not depend on them is added to it as a mean, too.
     """
     count = 0
+    plain = _gradient(loss)
+    remembered: dict[int, Tensor] = {}  # noise that is added again in the next epoch
 
     def gradient(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Params, Params]:
         nonlocal count
@@ -318,14 +327,29 @@ def _defended_gradient(
         if scaled is not None:
             tensors, after = scaled(params, buffers, x, y)
             vector = flatten(tensors)
+        elif step is not None and rows_alone and defence.only_adds_to_examples:
+            tensors, after = plain(params, buffers, x, y)
+            vector = flatten(tensors)
+            noise = remembered[count] if count in remembered else _mean_noise(defence, step, len(x), vector)
+            if period and period * noise.numel() <= NUMBERS_AT_ONCE:
+                remembered[count] = noise
+            vector = vector + noise
         elif defence.per_example:
             vector, after = _per_example(loss, defence, step, params, buffers, x, y), buffers
         else:
-            tensors, after = grad(loss, has_aux=True)(params, buffers, x, y)
+            tensors, after = plain(params, buffers, x, y)
             vector = flatten(tensors)
         return unflatten(defence.on_gradient(vector, step), params), after
 
     return gradient
+
+
+def _mean_noise(defence: Defence, rng: Stream, examples: int, like: Tensor) -> Tensor:
+    """What a defence that only adds adds to the mean of so many gradients."""
+    total = torch.zeros_like(like)
+    for i in range(examples):
+        total += defence.on_example_gradient(torch.zeros_like(like), rng / i)
+    return total / examples
 
 
 # Layers in which no row looks at another.
@@ -342,9 +366,7 @@ def _scaled_mean(task: Task, params: Params, defence: Defence) -> BatchGradient 
     a linear layer's gradient is δ aᵀ, whose norm is ‖δ‖·‖a‖. Such layers hold most of a network's parameters, and then
     cost as much as without a defence; of all other layers the gradient of every example is held.
     """
-    layers = [layer for _, layer in task.module.named_modules(remove_duplicate=False)]
-    once = len({id(layer) for layer in layers}) == len(layers)
-    if callable(task.loss) or not once or not all(type(layer) in ROW_BY_ROW for layer in layers):
+    if not _looks_at_rows_alone(task):
         return None
     if not defence.per_example or defence.example_scales({name: p.new_ones(1) for name, p in params.items()}) is None:
         return None
@@ -378,6 +400,13 @@ def _scaled_mean(task: Task, params: Params, defence: Defence) -> BatchGradient 
         return {name: mean(name).reshape(p.shape) for name, p in params.items()}, buffers
 
     return gradient
+
+
+def _looks_at_rows_alone(task: Task) -> bool:
+    """Whether the gradient of a batch is the mean of those of its examples, each alone."""
+    layers = [layer for _, layer in task.module.named_modules(remove_duplicate=False)]
+    once = len({id(layer) for layer in layers}) == len(layers)
+    return once and not callable(task.loss) and all(type(layer) in ROW_BY_ROW for layer in layers)
 
 
 def _per_example(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from common.defence_suite import ANY, ONE, OTHER, DefenceCase, DefenceSuite, an_update
-from common.nets import CLASSES, flat, image_task, images, numbers
+from common.nets import CLASSES, cnn, flat, image_task, images, numbers
+from seepage import local
 from seepage.audit.values import build
 from seepage.defences import (
     DEFENCES,
@@ -189,6 +190,29 @@ def test_reused_draws_are_those_of_the_first_epoch(defence: GradientNoise | Rand
     reused = replace(defence, where=where, reuse=True)
     epochs = [noise_in(reused, Recipe(SGD(0.5), epochs=e, batch_size=2, shuffle=False), 5) for e in (1, 4)]
     torch.testing.assert_close(4 * epochs[0], epochs[1])
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_of_examples_is_added_without_their_gradients(
+    kind: str, reuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, data = image_task(cnn), images(7)
+    recipe = Recipe(SGD(0.5), epochs=3, batch_size=3)  # the last batch is short
+    defence = chain(GradientNoise(0.1, kind, "example", reuse), GradientNoise(0.1, kind, "step"))
+    asked = []
+    plain = local._per_example
+    monkeypatch.setattr(local, "_per_example", lambda *a: asked.append(a) or plain(*a))
+    quick = flat(answer(task, task.params, data, recipe, defence, ONE).update)
+    assert not asked
+    monkeypatch.setattr(local, "ROW_BY_ROW", ())
+    torch.testing.assert_close(
+        flat(answer(task, task.params, data, recipe, defence, ONE).update), quick, rtol=1e-9, atol=1e-12
+    )
+    assert len(asked) == 9
+    pruned = chain(defence, RandomPruning(0.2, "example"))
+    assert defence.only_adds_to_examples
+    assert not pruned.only_adds_to_examples
 
 
 @pytest.mark.parametrize("where", PLACES)

@@ -49,6 +49,11 @@ class Defence:
         """Where all that `on_example_gradient` does is to clip: the largest norm that it leaves."""
         return None
 
+    @property
+    def only_adds_to_examples(self) -> bool:
+        """Whether all that `on_example_gradient` does is to add what does not depend on the gradient."""
+        return False
+
     def example_scales(self, squares: Params) -> Params | None:
         """Where all that `on_example_gradient` does is to scale: what each tensor of each gradient is multiplied by.
 
@@ -190,6 +195,11 @@ class Chain(Defence):
         """That of the one part that works on the gradients of single examples."""
         norms = [part.example_norm for part in self.parts if part.per_example]
         return norms[0] if len(norms) == 1 else None
+
+    @property
+    def only_adds_to_examples(self) -> bool:
+        """Whether all parts do that work on the gradients of single examples."""
+        return self.per_example and all(part.only_adds_to_examples for part in self.parts if part.per_example)
 
     def example_scales(self, squares: Params) -> Params | None:
         """Those of the one part that works on the gradients of single examples."""

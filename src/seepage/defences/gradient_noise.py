@@ -70,6 +70,11 @@ class GradientNoise(Placed):
         """The noise has mean zero: nothing is left."""
         return NoDefence()
 
+    @property
+    def only_adds_to_examples(self) -> bool:
+        """Where their gradients are the place."""
+        return self.where == "example"
+
     def changed(self, gradient: Tensor, rng: Stream | None) -> Tensor:
         """The gradient plus its noise."""
         if rng is None or not self.scale:
@@ -78,9 +83,10 @@ class GradientNoise(Placed):
         dtype, generator = torch.promote_types(gradient.dtype, torch.float32), rng.generator()
         if self.kind == "gaussian":
             noise = torch.randn(gradient.shape, generator=generator, dtype=dtype)
-        else:  # the difference of two exponential numbers
-            one, other = torch.empty(2, *gradient.shape, dtype=dtype).exponential_(generator=generator)
-            noise = one - other
+        else:  # an exponential number on either side of zero, both from one draw
+            twice = 2 * torch.rand(gradient.shape, generator=generator, dtype=dtype)
+            side = twice.floor()
+            noise = (1 - 2 * side) * torch.log1p(side - twice)
         return gradient + self.scale * noise.to(gradient)
 
     def wire(self, before: Wire) -> Wire:
