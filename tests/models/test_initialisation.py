@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy.stats import truncnorm
 from torch import nn
 
 from seepage.models import build
@@ -36,6 +37,19 @@ def test_flax_draws_truncated_weights_of_variance_one_over_fan_in() -> None:
         assert weight.abs().max() * math.sqrt(fan_in) <= 2 / 0.87962566 + 1e-5
         assert weight.abs().max() * math.sqrt(fan_in) > 2.2
         assert not params[f"{layer}.bias"].any()
+
+
+def test_a_seed_is_the_same_truncated_network_with_every_torch() -> None:
+    def drawn() -> torch.Generator:
+        return torch.Generator().manual_seed(0)
+
+    layer = nn.Linear(4, 3)
+    with torch.no_grad():
+        RULES["lecun-normal"](layer, drawn())
+    # torch's way up to 2.11, by which the tables were made; scipy has the quantiles.
+    uniform = torch.rand(3, 4, generator=drawn(), dtype=torch.float32).double()
+    expected = truncnorm.ppf(uniform.numpy(), -2, 2, scale=0.5 / 0.87962566103423978)
+    torch.testing.assert_close(layer.weight.detach().double(), torch.from_numpy(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_torch_default_has_the_bounds_of_torch() -> None:

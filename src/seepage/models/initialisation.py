@@ -35,9 +35,14 @@ def uniform_half(layer: Layer, rng: torch.Generator) -> None:
 
 
 def lecun_normal(layer: Layer, rng: torch.Generator) -> None:
-    """Flax's default: weights of variance 1/fan_in from a normal cut off at two deviations, biases zero."""
+    """Flax's default: weights of variance 1/fan_in from a normal cut off at two deviations, biases zero.
+
+    By the inverse of its distribution and not by `nn.init.trunc_normal_`, which since torch 2.12 draws other numbers
+    from the same generator: a seed would stand for another network from one machine to the next.
+    """
     std = 1 / math.sqrt(_fan_in(layer)) / TRUNCATED
-    nn.init.trunc_normal_(layer.weight, 0.0, std, -2 * std, 2 * std, generator=rng)
+    inside = math.erf(math.sqrt(2))  # of a normal variable, the share within two deviations
+    layer.weight.uniform_(-inside, inside, generator=rng).erfinv_().mul_(math.sqrt(2) * std).clamp_(-2 * std, 2 * std)
     _zero(layer.bias)
 
 
