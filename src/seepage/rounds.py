@@ -115,6 +115,7 @@ def play(
     held_out: Examples | None = None,
     params: Params | None = None,
     buffers: Params | None = None,
+    first: int = 0,
 ) -> Iterator[Round]:
     """Play the rounds one by one.
 
@@ -129,6 +130,7 @@ def play(
         held_out: examples to measure accuracy on after each round.
         params: the global model to begin with; the module's own when absent.
         buffers: likewise.
+        first: number of the round to begin with, to go on with a federation whose model until then is given.
 
     Example:
         >>> from torch import nn
@@ -149,7 +151,7 @@ def play(
     if federation.visible == "aggregate" and per_round % group:
         raise ValueError(f"expected `group` to divide the {per_round} clients of a round, got {group}")
     together = federation.together or better_together(task, params)
-    for number in range(federation.rounds):
+    for number in range(first, federation.rounds):
         here = rng / "round" / number
         drawn = torch.randperm(len(clients), generator=(here / "sample").generator())[:per_round]
         sampled = tuple(sorted(drawn.tolist()))
@@ -164,10 +166,10 @@ def play(
         whole = aggregate(answers)
         if federation.visible == "aggregate":
             shown: list[tuple[str, tuple[str, ...], Answer, Examples]] = []
-            for first in range(0, per_round, group):
-                members = tuple(names[i] for i in sampled[first : first + group])
-                summed = whole if group == per_round else aggregate(answers[first : first + group])
-                joined = Examples.join(held[first : first + group])
+            for at in range(0, per_round, group):
+                members = tuple(names[i] for i in sampled[at : at + group])
+                summed = whole if group == per_round else aggregate(answers[at : at + group])
+                joined = Examples.join(held[at : at + group])
                 shown.append(("+".join(members), members, summed, joined))
         else:
             shown = [(names[i], (), a, clients[i]) for i, a in zip(sampled, answers, strict=True)]

@@ -32,6 +32,7 @@ from seepage.defences import DpSgd
 from seepage.engine import bookmarks
 from seepage.engine.minimise import Status, minimise
 from seepage.engine.progress import watching
+from seepage.local import answer
 from seepage.metrics.pixels import psnr
 from seepage.recipe import Recipe
 from seepage.task import ModuleError, TooFewOutputs
@@ -890,5 +891,31 @@ def test_a_search_that_was_killed_goes_on_in_the_next_run(tmp_path: Path, monkey
     with watching(lambda step, steps, value: looks.append(step)):
         perform(long, tmp_path / "killed")
     assert looks == [20, 40, 60]  # not from the beginning
+    assert not (tmp_path / "killed" / "halfway").exists()
+    assert_frame_equal(read_rows(tmp_path / "killed")[1], read_rows(tmp_path / "whole")[1])
+
+
+def test_a_training_that_was_killed_goes_on_with_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookmarks, "EVERY", 0.0)
+    long = tiny(accuracy=True, federation={"rounds": 4, "per_round": 1}, attack=[])
+    perform(long, tmp_path / "whole")
+    trained: list[int] = []
+    most = 3
+
+    def counted(*args: Any, **named: Any) -> Any:
+        if len(trained) == most:
+            raise KeyboardInterrupt
+        trained.append(1)
+        return answer(*args, **named)
+
+    monkeypatch.setattr("seepage.rounds.answer", counted)
+    with pytest.raises(KeyboardInterrupt):
+        perform(long, tmp_path / "killed")
+    assert list((tmp_path / "killed" / "halfway").glob("*/*.safetensors"))
+    most = 100
+    perform(long, tmp_path / "killed")
+    assert len(trained) == 4  # three, then the one that was left
     assert not (tmp_path / "killed" / "halfway").exists()
     assert_frame_equal(read_rows(tmp_path / "killed")[1], read_rows(tmp_path / "whole")[1])

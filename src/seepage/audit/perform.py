@@ -26,6 +26,7 @@ from seepage.audit.features import true_features
 from seepage.audit.footage import footage, trimmed
 from seepage.audit.optimum import model_scores
 from seepage.audit.own_network import is_least_squares, network_scores, optimum_scores
+from seepage.audit.pretraining import Trained
 from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures
 from seepage.audit.tagger import TaggerMissing, load_tagger
@@ -34,7 +35,7 @@ from seepage.capture import Capture, CaptureError, Exchange, Secret, examine, mo
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
 from seepage.defences.dp_sgd import AccountantMissing
-from seepage.engine.bookmarks import Bookmarks, bookmarking
+from seepage.engine.bookmarks import Bookmark, Bookmarks, bookmarking
 from seepage.engine.film import Film, filming
 from seepage.engine.lanes import out_of_memory
 from seepage.engine.minimise import Status
@@ -186,7 +187,7 @@ def perform(
     searches = searches or Searches()
     scene = set_scene(trial, device, data)
     if trial.attack is None:
-        return learn(scene, common), None
+        return learn(scene, common, folder / "halfway"), None
     # Before the attack, so that what cannot be examined is noticed in a second and not after an hour.
     groups = stage(scene, captured(scene, folder / "captures", slice(trial.first, trial.last)), device)
     halfway = folder / "halfway"
@@ -308,15 +309,36 @@ def _kind(pair: tuple[Capture, Secret]) -> tuple[int, ...]:
     return len(pair[1].examples), *_watched(pair)
 
 
-def learn(scene: Scene, common: Row) -> list[Row]:
-    """Accuracy before the first round, as item 0, and after each."""
-    begin, test = scene.beginning(), scene.held_out
-    first = scene.setting.task.accuracy(begin.params, test.x, test.y, buffers=begin.buffers)
-    values = [first, *(r.accuracy for r in scene.rounds())]
+def learn(scene: Scene, common: Row, folder: Path | None = None) -> list[Row]:
+    """Accuracy before the first round, as item 0, and after each.
+
+    A training that was killed goes on with the round after the last that `folder` has of it.
+    """
+    if folder is None:
+        values = _learn(scene)
+    else:
+        with bookmarking(Bookmarks(folder / scene.trial.digest)) as bookmarks:
+            values = _learn(scene, Bookmark(bookmarks, "rounds", (0, 1), scene.trial.federation.rounds))
     return [
         {**common, "client": "all", "item": str(i), "metric": "accuracy", "value": value, "outcome": "measured"}
         for i, value in enumerate(values)
     ]
+
+
+def _learn(scene: Scene, mark: Bookmark | None = None) -> list[float]:
+    begin, test = scene.beginning(), scene.held_out
+    values = torch.zeros(scene.trial.federation.rounds + 1, dtype=torch.float64)
+    values[0] = scene.setting.task.accuracy(begin.params, test.x, test.y, buffers=begin.buffers)
+    done = 0
+    if mark is not None:
+        (params, buffers, values), done = mark.read((begin.params, begin.buffers, values))
+        begin = Trained(params, buffers)
+    for played in scene.rounds(begin=begin, first=done):
+        assert played.accuracy is not None
+        values[played.number + 1] = played.accuracy
+        if mark is not None:
+            mark.keep((played.params, played.buffers, values), played.number + 1)
+    return values.tolist()
 
 
 def _refuse_unsound(pairs: Sequence[tuple[Capture, Secret]], scene: Scene) -> None:

@@ -47,9 +47,12 @@ class Scene:
     taught: Examples
     rng: Stream
 
-    def rounds(self, *, measured: bool = True) -> Iterator[Round]:
-        """Play it, with accuracy after each round where that is asked for: it may cost as much as the round."""
-        begin = self.beginning()
+    def rounds(self, *, measured: bool = True, begin: Trained | None = None, first: int = 0) -> Iterator[Round]:
+        """Play it, with accuracy after each round where that is asked for: it may cost as much as the round.
+
+        With `begin`, the model before round number `first`, what was played until then is not played again.
+        """
+        begin = begin or self.beginning()
         return play(
             self.setting.task,
             self.clients,
@@ -60,6 +63,7 @@ class Scene:
             held_out=self.held_out if measured else None,
             params=begin.params,
             buffers=begin.buffers,
+            first=first,
         )
 
     def beginning(self) -> Trained:

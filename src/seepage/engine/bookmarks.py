@@ -1,4 +1,4 @@
-"""Where a search stands, kept in a file, so that one that is killed goes on instead of beginning anew."""
+"""Where a search or a training stands, kept in a file, so that one that is killed goes on instead of beginning anew."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _bookmarks: ContextVar[Bookmarks | None] = ContextVar("bookmarks", default=None)
 
 
 @contextmanager
-def bookmarking(bookmarks: Bookmarks) -> Iterator[None]:
+def bookmarking(bookmarks: Bookmarks) -> Iterator[Bookmarks]:
     """Within this context, `minimise` keeps where it stands now and then, and goes on from there.
 
     What was kept is forgotten when the context ends, be it with an error. It stays where the process is killed or
@@ -132,7 +132,7 @@ def bookmarking(bookmarks: Bookmarks) -> Iterator[None]:
     """
     token = _bookmarks.set(bookmarks)
     try:
-        yield
+        yield bookmarks
     except Exception:
         bookmarks.forget()
         raise
