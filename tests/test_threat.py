@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from common.nets import CLASSES, IMAGE, batch_resnet, flat, image_task, images, mlp, numbers, seeded
 from common.walk import assert_no_path_to, reachable
-from seepage.capture import Capture, Exchange, Secret
+from seepage.capture import Capture, Exchange, Secret, read_secret, write_secret
 from seepage.defences import Clip, GaussianNoise, NoDefence, chain
 from seepage.recipe import SGD, Recipe
 from seepage.rounds import Federation, join_rounds, play
@@ -27,6 +28,7 @@ READS = {
     Fact.COUNT: lambda view: view.count,
     Fact.RECIPE: lambda view: view.recipe,
     Fact.LABELS: lambda view: view.labels,
+    Fact.MEMBER_LABELS: lambda view: view.member_labels,
     Fact.BATCH_LABELS: lambda view: view.batch_labels,
     Fact.DEFENCE: lambda view: view._fact(Fact.DEFENCE),
     Fact.PUBLIC_DATA: lambda view: view.public,
@@ -384,6 +386,37 @@ def test_batch_labels_are_those_of_each_batch_in_the_order_of_training_and_no_mo
         expected = [sorted(examples.y[batch].tolist()) for batch in order.split(2)]
         assert [batch.tolist() for batch in labels.split(2)] == expected
     assert not torch.equal(*secret.orders)  # each epoch has its own order
+
+
+def aggregates(sizes: list[int], group: int, task: Task) -> Pairs:
+    clients = [images(n, seed) for seed, n in enumerate(sizes)]
+    (only,) = play(task, clients, RECIPE, Federation(visible="aggregate", group=group), Stream.from_seed(0))
+    return list(zip(only.captures, only.secrets, strict=True))
+
+
+def test_member_labels_are_those_of_each_client_of_an_aggregate(tmp_path: Path) -> None:
+    task = image_task()
+    pairs = aggregates([3, 3, 3, 3], 2, task)
+    for _, secret in pairs:
+        write_secret(tmp_path / secret.client, secret)
+    pairs = [(capture, read_secret(tmp_path / secret.client)) for capture, secret in pairs]
+    view = observe(pairs, Setting(task, RECIPE), THREATS["member-aware-server"])
+    expected = [sorted(images(3, seed).y.tolist()) for seed in range(4)]
+    assert view.member_labels.shape == (2, 2, 3)
+    assert view.member_labels.flatten(0, 1).tolist() == expected
+
+
+def test_members_of_different_size_keep_their_labels() -> None:
+    task = image_task()
+    view = observe(aggregates([2, 4], 2, task), Setting(task, RECIPE), THREATS["member-aware-server"])
+    assert view.labels.shape == (1, 6)
+    with pytest.raises(NotKnown, match="but there is none in this federation"):
+        _ = view.member_labels
+
+
+def test_sizes_of_members_sum_to_the_examples() -> None:
+    with pytest.raises(ValueError, match="`sizes` that sum to 4 examples"):
+        Secret("ada+bob", images(4), sizes=(2, 3))
 
 
 def test_batch_labels_that_nobody_recorded_are_not_known() -> None:

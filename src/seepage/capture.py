@@ -112,11 +112,17 @@ class Secret:
         client: its name.
         examples: what it trained on.
         orders: in which order each epoch visited them, (epochs, n); `None` where that is not known.
+        sizes: of an aggregate, how many examples each of its members has, in the order in which they follow each other.
     """
 
     client: str
     examples: Examples
     orders: Tensor | None = None
+    sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.sizes and (min(self.sizes) < 1 or sum(self.sizes) != len(self.examples)):
+            raise ValueError(f"expected `sizes` that sum to {len(self.examples)} examples, got {self.sizes}")
 
 
 @dataclass(frozen=True)
@@ -372,6 +378,7 @@ def write_secret(path: Path, secret: Secret) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     header = {"schema": SCHEMA, "what": "seepage secret", "client": secret.client}
+    header |= {"sizes": list(secret.sizes)} if secret.sizes else {}
     tensors = {"x": secret.examples.x.contiguous(), "y": secret.examples.y.contiguous()}
     if secret.orders is not None:
         tensors["orders"] = secret.orders.contiguous()
@@ -393,7 +400,8 @@ def read_secret(path: Path) -> Secret:
         what = f"expected a secret of schema {SCHEMA}, got {header.get('what')!r} of schema {header.get('schema')}"
         raise _error(path, "header", what, "give a file that write_secret wrote")
     try:
-        return Secret(str(header["client"]), Examples(tensors["x"], tensors["y"]), tensors.get("orders"))
+        sizes = tuple(map(int, header.get("sizes", ())))
+        return Secret(str(header["client"]), Examples(tensors["x"], tensors["y"]), tensors.get("orders"), sizes)
     except KeyError as missing:
         what, fix = "expected this entry, got none", "give a file that write_secret wrote"
         raise _error(path, str(missing), what, fix) from missing

@@ -165,20 +165,21 @@ def play(
             ]
         whole = aggregate(answers)
         if federation.visible == "aggregate":
-            shown: list[tuple[str, tuple[str, ...], Answer, Examples]] = []
+            shown: list[tuple[str, tuple[str, ...], Answer, Examples, tuple[int, ...]]] = []
             for at in range(0, per_round, group):
                 members = tuple(names[i] for i in sampled[at : at + group])
                 summed = whole if group == per_round else aggregate(answers[at : at + group])
-                joined = Examples.join(held[at : at + group])
-                shown.append(("+".join(members), members, summed, joined))
+                own = held[at : at + group]
+                sizes = tuple(len(examples) for examples in own)
+                shown.append(("+".join(members), members, summed, Examples.join(own), sizes))
         else:
-            shown = [(names[i], (), a, clients[i]) for i, a in zip(sampled, answers, strict=True)]
+            shown = [(names[i], (), a, clients[i], ()) for i, a in zip(sampled, answers, strict=True)]
         seen = defence.on_global(params, here / "global")
         captures = tuple(
             Capture(name, (_exchange(number, params, seen, buffers, a, recipe),), members)
-            for name, members, a, _ in shown
+            for name, members, a, *_ in shown
         )
-        secrets = tuple(Secret(name, examples, a.orders) for name, _, a, examples in shown)
+        secrets = tuple(Secret(name, examples, a.orders, sizes) for name, _, a, examples, sizes in shown)
         params = {name: p - federation.server_lr * whole.update[name] for name, p in params.items()}
         if recipe.sends_buffers:
             buffers = whole.buffers

@@ -43,6 +43,7 @@ class Fact(StrEnum):
     COUNT = "count"  # how many examples the client trained on
     RECIPE = "recipe"  # optimiser, learning rate, epochs, batch size, mode of BatchNorm
     LABELS = "labels"  # how often each label occurs, handed over sorted
+    MEMBER_LABELS = "member labels"  # the same for each client of an aggregate
     BATCH_LABELS = "batch labels"  # which labels occur in which batch, each batch handed over sorted
     DEFENCE = "defence"  # which defence the client uses, without its noise
     PUBLIC_DATA = "public data"  # examples from the same distribution that are nobody's secret
@@ -59,6 +60,7 @@ _ABOUT = {
     Fact.COUNT: "how many examples the client trained on",
     Fact.RECIPE: "optimiser, learning rate, epochs, batch size and BatchNorm mode of local training",
     Fact.LABELS: "how often each label occurs in the client's data (never which example has it)",
+    Fact.MEMBER_LABELS: "of an aggregate, how often each label occurs with each of its clients",
     Fact.BATCH_LABELS: "which labels occur in which batch of local training (never which example has which)",
     Fact.DEFENCE: "which defence the client uses, with its settings but not its random numbers",
     Fact.PUBLIC_DATA: "examples of the same kind that belong to none of the clients",
@@ -110,6 +112,11 @@ _NAMED = (
         "label-aware-server",
         frozenset({Fact.COUNT, Fact.RECIPE, Fact.LABELS}),
         "an honest server that also knows how often each label occurs, for instance from published statistics",
+    ),
+    ThreatModel(
+        "member-aware-server",
+        frozenset({Fact.COUNT, Fact.RECIPE, Fact.LABELS, Fact.MEMBER_LABELS}),
+        "a label-aware server that knows each client's labels where it sees an aggregate, as dimitrov2022 assumes",
     ),
     ThreatModel(
         "batch-aware-server",
@@ -316,6 +323,12 @@ class View:
         return labels
 
     @property
+    def member_labels(self) -> Tensor:
+        """The labels of each client of an aggregate in ascending order, (aggregates, members, count of each)."""
+        labels: Tensor = self._fact(Fact.MEMBER_LABELS)
+        return labels
+
+    @property
     def batch_labels(self) -> Tensor:
         """Each client's labels in the order of training, ascending inside of each batch, (clients, epochs, count)."""
         labels: Tensor = self._fact(Fact.BATCH_LABELS)
@@ -405,6 +418,8 @@ def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, th
                 "client; hand the secret in, or choose a threat model without labels"
             )
         granted[Fact.LABELS] = torch.stack([_sorted(s.examples.y) for _, s in pairs if s is not None])
+    if Fact.MEMBER_LABELS in threat.facts and (members := _member_labels([secret for _, secret in pairs])) is not None:
+        granted[Fact.MEMBER_LABELS] = members
     if Fact.BATCH_LABELS in threat.facts and all(s is not None and s.orders is not None for _, s in pairs):
         size = setting.recipe.batch_size
         granted[Fact.BATCH_LABELS] = torch.stack([_batch_labels(s, size) for _, s in pairs if s is not None])
@@ -437,6 +452,15 @@ def _sorted(y: Tensor) -> Tensor:
     """A copy in ascending order of rows: nothing of the secret's memory or order passes."""
     rows, counts = torch.unique(y, dim=0, return_counts=True)
     return torch.repeat_interleave(rows, counts, 0)
+
+
+def _member_labels(secrets: Sequence[Secret | None]) -> Tensor | None:
+    """Of members of one size, as others do not stack; who is no aggregate is the one member."""
+    sizes = {size for s in secrets if s is not None for size in s.sizes or [len(s.examples)]}
+    if None in secrets or len(sizes) != 1:
+        return None
+    (size,) = sizes
+    return torch.stack([torch.stack([_sorted(y) for y in s.examples.y.split(size)]) for s in secrets if s is not None])
 
 
 def target_records(clients: Sequence[Examples]) -> tuple[Examples, Tensor]:

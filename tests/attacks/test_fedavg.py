@@ -36,7 +36,7 @@ from seepage.recipe import SGD, Adam, Recipe
 from seepage.rounds import Federation, join_rounds, play
 from seepage.spec import Examples
 from seepage.streams import Stream
-from seepage.threat import THREATS, Fact, Setting, View, observe
+from seepage.threat import THREATS, Fact, Setting, ThreatModel, View, observe
 
 KINDS = [FedAvg, NoPrior, SharedVariables, FedSGDEpoch, FedSGD]
 COUNTED, BATCHED = THREATS["label-aware-server"], THREATS["batch-aware-server"]
@@ -377,10 +377,12 @@ def test_a_later_round_is_attacked_from_its_own_global_model() -> None:
     assert inputs_of(finding).equal(inputs_of(attack(whole, RNG)))
 
 
-def aggregated(members: int, n: int, recipe: Recipe = LOCAL) -> tuple[View, list[Examples]]:
+def aggregated(
+    members: int, n: int, recipe: Recipe = LOCAL, threat: ThreatModel = COUNTED
+) -> tuple[View, list[Examples]]:
     task, secret = image_task(mlp), list(clients(members, n).values())
     (only,) = play(task, secret, recipe, Federation(visible="aggregate"), Stream.from_seed(0))
-    return observe(list(zip(only.captures, only.secrets, strict=True)), Setting(task, recipe), COUNTED), secret
+    return observe(list(zip(only.captures, only.secrets, strict=True)), Setting(task, recipe), threat), secret
 
 
 @pytest.mark.parametrize("n", [4, 5])  # with and without a short last batch
@@ -404,6 +406,17 @@ def test_an_aggregate_of_four_is_attacked_by_all(kind: type[FedAvg]) -> None:
     finding = kind(members=4, order=0.1, tv=1e-5, clip=0.1, lr=0.05, steps=25)(view, RNG)
     assert (finding.objective < finding.first_objective).all()
     assert inputs_of(finding).shape == (1, 8, 1, 6, 6)
+
+
+@pytest.mark.parametrize("split", ["tiled", "random"])
+def test_members_get_their_own_labels_where_these_are_known(split: str) -> None:
+    view, secret = aggregated(2, 4, threat=THREATS["member-aware-server"])
+    finding = FedAvg(members=2, split=split, steps=0)(view, RNG)
+    own = [sorted(part.tolist()) for part in finding.labels[0].chunk(2)]
+    assert own == [sorted(examples.y.tolist()) for examples in secret]
+    assert own[0] != own[1]
+    with pytest.raises(NotApplicable, match="expected `members` of 2, whose labels are known, got 4"):
+        FedAvg(members=4)(view, RNG)
 
 
 def test_one_member_is_a_client_and_unequal_members_are_refused() -> None:

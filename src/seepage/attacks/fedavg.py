@@ -299,13 +299,23 @@ class FedAvg:
             return view.batch_labels[:, :epochs], None
         counted, sure = guess_labels(view, rng, "auto" if view.knows(Fact.LABELS) else self.labels)
         draws = epochs if self.split == "random" else 1
+        parts = self._labels_of_parts(view, counted).cpu()  # (clients, parts, …): batches are drawn within each
         dealt = torch.stack(
             [
-                torch.stack([own[_permutation(len(own), rng / "split" / client / e)] for e in range(draws)])
-                for client, own in zip(view.clients, counted.cpu(), strict=True)
+                torch.stack([_shuffled(own, rng / "split" / client / e) for e in range(draws)])
+                for client, own in zip(view.clients, parts, strict=True)
             ]
         )
         return dealt.expand(-1, epochs, *dealt.shape[2:]).contiguous().to(counted.device), sure
+
+    def _labels_of_parts(self, view: View, counted: Tensor) -> Tensor:
+        """Labels by member where the threat model says who has which, and else all of them as one part."""
+        if self.members == 1 or not view.knows(Fact.MEMBER_LABELS):
+            return counted[:, None]
+        known = view.member_labels
+        if known.shape[1] != self.members:
+            raise NotApplicable(f"expected `members` of {known.shape[1]}, whose labels are known, got {self.members}")
+        return known
 
     def _one_of_each(self, view: View, x: Tensor, y: Tensor) -> Tensor:
         """Appendix A of dimitrov2022: one client's dummies (epochs or 1, n, …) matched and combined, (n, …)."""
@@ -395,6 +405,12 @@ def _as_one_client(view: View, members: int) -> View:
 
 def _step_size(view: View) -> float:
     return 1.0 if view.kind == "gradient" else view.recipe.optimiser.lr
+
+
+def _shuffled(parts: Tensor, rng: Stream) -> Tensor:
+    """One part after the other, each in an order of its own."""
+    streams = [rng] if len(parts) == 1 else [rng / k for k in range(len(parts))]
+    return torch.cat([own[_permutation(len(own), of)] for own, of in zip(parts, streams, strict=True)])
 
 
 def _permutation(n: int, rng: Stream) -> Tensor:

@@ -312,7 +312,9 @@ def _came_back(values: pd.Series[float], threshold: float, kind: Kind) -> float:
 
 
 def _told_labels(threats: Mapping[str, ThreatModel]) -> set[str]:
-    return {name for name, threat in threats.items() if threat.facts & {Fact.LABELS, Fact.BATCH_LABELS}}
+    return {
+        name for name, threat in threats.items() if threat.facts & {Fact.LABELS, Fact.MEMBER_LABELS, Fact.BATCH_LABELS}
+    }
 
 
 def _guesses(rows: pd.DataFrame, kind: Kind) -> dict[tuple[str, ...], dict[str, pd.DataFrame]]:

@@ -285,6 +285,7 @@ _IN_PLAIN_WORDS = {
     Fact.COUNT: "how many examples a client has",
     Fact.RECIPE: "how clients train",
     Fact.LABELS: "how often each label occurs",
+    Fact.MEMBER_LABELS: "how often each label occurs with each client of an aggregate",
     Fact.BATCH_LABELS: "the labels of each batch",
     Fact.DEFENCE: "which defence is in use",
     Fact.PUBLIC_DATA: "other data of the same kind",
