@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from common.audits import TINY
-from seepage.attacks import ATTACKS, InvertingGradients
+from seepage.attacks import ATTACKS, FedAvg, InvertingGradients, UnknownSchedule
 from seepage.audit.experiment import Clients, Data, Expectation, Experiment, Watch, parse, read_experiment
-from seepage.audit.values import SpecError
+from seepage.audit.values import SpecError, build
 from seepage.data import DATASETS
 from seepage.defences import DEFENCES, Clip, GaussianNoise, NoDefence, TopK, WeightNoise, WeightSparsify, chain
 from seepage.models import MODELS
@@ -96,6 +96,18 @@ def test_knobs_beside_the_preset_of_a_defence_go_before_it() -> None:
     noise, chained = case.defences
     assert noise == WeightNoise(0.5, by_row=True, restore=True)
     assert chained == chain(Clip(), WeightSparsify(per_tensor=True, both=True))
+
+
+def test_an_attack_that_is_a_knob_has_presets_too() -> None:
+    lines = """
+        [[attack]]
+        name = "fedavg-unknown-schedule"
+        attack = { kind = "FedAvg", preset = "%s", steps = 7 }
+    """
+    (attack,) = only_case(lines % "ours_femnist").attacks
+    assert attack == UnknownSchedule(build(FedAvg, {**FedAvg.presets["ours_femnist"], "steps": 7}, ""))
+    with pytest.raises(SpecError, match=r"attack\.preset: expected one of \['as_code_cifar', .*\], got 'ours'"):
+        read(lines % "ours")
 
 
 def test_metrics_of_papers_reach_every_attack_and_change_a_trial_only_where_asked_for() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_origin, get_type_hints
 
 from seepage.attacks import ATTACKS, Attack
 from seepage.audit.own_code import imported
-from seepage.audit.values import SpecError, build, digest, inside, plain, read_table
+from seepage.audit.values import SpecError, build, digest, inside, laid_over_preset, plain, read_table
 from seepage.data import DATASETS
 from seepage.defences import DEFENCES, Defence, NoDefence, chain
 from seepage.metrics.registry import PaperMetrics
@@ -534,12 +534,7 @@ def _named(registry: Mapping[str, type[Any]], table: Mapping[str, Any] | str, wh
         raise SpecError(f"{where}: expected a table or a name, got {table!r}")
     rest = {"name": table} if isinstance(table, str) else dict(table)
     kind = _kind(registry, rest.pop("name", None), where)
-    if "preset" in rest:
-        known, chosen = getattr(kind, "presets", {}), rest.pop("preset")
-        if not isinstance(chosen, str) or chosen not in known:
-            raise SpecError(f"{where}.preset: expected one of {sorted(known)}, got {chosen!r}")
-        rest = {**known[chosen], **rest}
-    return build(kind, rest, where)
+    return build(kind, laid_over_preset(kind, rest, where), where)
 
 
 def _kind(registry: Mapping[str, type[Any]], name: Any, where: str) -> type[Any]:

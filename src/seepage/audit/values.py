@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from seepage.spelling import meant
 from seepage.untrusted import Refused, read_text
 
-__all__ = ["SpecError", "build", "digest", "inside", "plain", "read_table"]
+__all__ = ["SpecError", "build", "digest", "inside", "laid_over_preset", "plain", "read_table"]
 
 T = TypeVar("T")
 
@@ -93,6 +93,18 @@ def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
         raise SpecError(f"{where}: {error}") from error
 
 
+def laid_over_preset(kind: type[Any], table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The knobs of the preset that `table` names, if it names one, with its own knobs in their place."""
+    known = getattr(kind, "presets", None)
+    if known is None or "preset" not in table:
+        return table
+    rest = dict(table)
+    chosen = rest.pop("preset")
+    if not isinstance(chosen, str) or chosen not in known:
+        raise SpecError(f"{where}.preset: expected one of {sorted(known)}, got {chosen!r}")
+    return {**known[chosen], **rest}
+
+
 def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
@@ -148,7 +160,7 @@ def _convert_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
         chosen = {name.lower(): c for name, c in named.items()}.get(str(kind).lower())
         if chosen is None:
             raise SpecError(f"{where}: expected `kind` to be one of {sorted(named)}, got {kind!r}")
-        return build(chosen, rest, where)
+        return build(chosen, laid_over_preset(chosen, rest, where), where)
     problems = []
     for choice in choices:
         if choice is type(None):
