@@ -31,7 +31,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -372,6 +372,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32"), help="of whole attacks")
     parser.add_argument("--data", help="folder of data sets, for whole attacks; default: $SEEPAGE_DATA")
     parser.add_argument("--out", help="also write the cells as JSON here")
+    parser.add_argument("--resume", action="store_true", help="take the cells that --out has from the same device")
     parser.add_argument("--cell", nargs=5, help=argparse.SUPPRESS)
     parser.add_argument("--whole-cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -404,7 +405,9 @@ def main() -> None:
         _write(arguments.out, name, whole=rows)
         return
     print(f"{'program':22} {'U':>4} {'N':>4} {'clients':>7} {'ms/client-iteration':>20} {'peak GB':>8}  ratio")
-    done: dict[tuple[str, Size], dict[str, Any]] = {}
+    done = _kept(arguments.out, name) if arguments.resume else {}
+    for program, size in done:
+        _print_cell(program, size, done)
 
     def measure(program: str, size: Size, again: bool = False) -> dict[str, Any]:
         if again or (program, size) not in done:
@@ -449,6 +452,23 @@ def _write(path: str | None, device: str, **measured: Any) -> None:
     if path:
         text = json.dumps({"device": device, "torch": torch.__version__, **measured}, indent=1)
         Path(path).write_text(text, encoding="utf-8")
+
+
+def _kept(path: str | None, device: str) -> dict[tuple[str, Size], dict[str, Any]]:
+    """Cells of an earlier run on this device with this torch, but for those that failed."""
+    if not path or not Path(path).exists():
+        return {}
+    earlier = json.loads(Path(path).read_text(encoding="utf-8"))
+    if (earlier["device"], earlier["torch"]) != (device, torch.__version__):
+        raise SystemExit(f"{path}: of {earlier['device']}, torch {earlier['torch']}; name another file with --out")
+    sizes = [field.name for field in fields(Size)]
+    return {
+        (cell["program"], Size(*(cell[name] for name in sizes))): {
+            key: value for key, value in cell.items() if key not in ("program", *sizes)
+        }
+        for cell in earlier["cells"]
+        if "error" not in cell
+    }
 
 
 def _whole_in_own_process(label: str, arguments: argparse.Namespace) -> dict[str, Any]:
