@@ -109,7 +109,8 @@ class FedAvg:
         similarity: by which epochs are matched in the end: total `"psnr"`, or `"squared"` error.
         matching: pairs are sought among all examples of an `"epoch"` or only among those of the same `"label"`.
         combination: what is answered of the matched dummies: their `"mean"`, or the `"median"` of every pixel.
-        members: how many clients of equal size were summed into each update that is seen.
+        members: how many clients of equal size were summed into each update that is seen. Labels are dealt to all of
+            them together, or to each its own where the threat model tells who has which (`member labels`).
         precision: of products on a GPU; `"tf32"` is faster, and the row says so.
         compiled: compile the simulation of local training, which takes half a minute and pays for long runs on a GPU.
         chunk: most clients × restarts in one program; `None` is as many as memory allows.
