@@ -406,10 +406,12 @@ def test_member_labels_are_those_of_each_client_of_an_aggregate(tmp_path: Path) 
     assert view.member_labels.flatten(0, 1).tolist() == expected
 
 
-def test_members_of_different_size_keep_their_labels() -> None:
+@pytest.mark.parametrize("shapes", [[([2, 4], 2)], [([3, 3], 2), ([2, 2, 2], 3)]], ids=["sizes", "numbers"])
+def test_members_that_do_not_stack_keep_their_labels(shapes: list[tuple[list[int], int]]) -> None:
     task = image_task()
-    view = observe(aggregates([2, 4], 2, task), Setting(task, RECIPE), THREATS["member-aware-server"])
-    assert view.labels.shape == (1, 6)
+    pairs = [pair for sizes, group in shapes for pair in aggregates(sizes, group, task)]
+    view = observe(pairs, Setting(task, RECIPE), THREATS["member-aware-server"])
+    assert view.labels.shape == (len(pairs), 6)
     with pytest.raises(NotKnown, match="but there is none in this federation"):
         _ = view.member_labels
 

@@ -455,12 +455,13 @@ def _sorted(y: Tensor) -> Tensor:
 
 
 def _member_labels(secrets: Sequence[Secret | None]) -> Tensor | None:
-    """Of members of one size, as others do not stack; who is no aggregate is the one member."""
-    sizes = {size for s in secrets if s is not None for size in s.sizes or [len(s.examples)]}
-    if None in secrets or len(sizes) != 1:
+    """Of equally many members of one size, as others do not stack; who is no aggregate is the one member."""
+    held = [secret for secret in secrets if secret is not None]
+    shapes = {secret.sizes or (len(secret.examples),) for secret in held}
+    if len(held) < len(secrets) or len(shapes) > 1 or len(sizes := set(next(iter(shapes)))) > 1:
         return None
     (size,) = sizes
-    return torch.stack([torch.stack([_sorted(y) for y in s.examples.y.split(size)]) for s in secrets if s is not None])
+    return torch.stack([torch.stack([_sorted(y) for y in secret.examples.y.split(size)]) for secret in held])
 
 
 def target_records(clients: Sequence[Examples]) -> tuple[Examples, Tensor]:
