@@ -136,7 +136,7 @@ def test_an_interrupt_keeps_finished_trials_and_says_how_to_go_on(tmp_path: Path
         said, complained = process.communicate(timeout=300)
     finally:
         process.kill()  # else one that did not hear would go on for hours
-    assert process.returncode == 130
+    assert process.returncode == 130, complained
     assert said == ""
     assert f"Stopped. Finished trials are kept in {out}; run the same command again to go on." in complained
     assert "Traceback" not in complained

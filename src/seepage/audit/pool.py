@@ -24,6 +24,7 @@ from seepage.audit.perform import (
     unmeasured,
 )
 from seepage.audit.table import Pictures
+from seepage.engine.interrupts import heeding_interrupts
 from seepage.metrics.tags import Tagging
 
 __all__ = ["Begun", "Done", "Event", "LocalPool", "Plan", "Pool"]
@@ -105,7 +106,10 @@ class LocalPool:
             began = time.perf_counter()
             common = columns(plan.experiment, trial, name)
             try:
-                rows, pictures = perform(trial, plan.folder, plan.device, plan.data, common, weights, tagger, searches)
+                with heeding_interrupts():
+                    rows, pictures = perform(
+                        trial, plan.folder, plan.device, plan.data, common, weights, tagger, searches
+                    )
             except WRONG:
                 raise
             except Exception as error:

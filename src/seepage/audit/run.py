@@ -19,6 +19,7 @@ from seepage.audit.scene import forget_scenes, set_scene
 from seepage.audit.summary import Planned
 from seepage.audit.table import Table
 from seepage.audit.values import SpecError, digest, plain
+from seepage.engine.interrupts import heeding_interrupts
 from seepage.engine.layers import Concern
 
 __all__ = ["WRONG", "Listener", "defence_name", "perform", "run", "settings_text"]
@@ -140,7 +141,7 @@ def _check_modules(
         different.setdefault(digest((trial.data, trial.model)), trial)
     for trial in different.values():
         try:
-            with experiment.placed(trial.case):
+            with heeding_interrupts(), experiment.placed(trial.case):
                 task = set_scene(trial, device, data).setting.task
         except WRONG:
             raise

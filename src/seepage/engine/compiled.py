@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from seepage.engine.fused import FUSED, is_short
+from seepage.engine.interrupts import heeding_interrupts
 from seepage.engine.lanes import Tree, out_of_memory
 
 __all__ = ["Compiler"]
@@ -61,7 +62,8 @@ class Compiler:
         key = (name, spec, tuple(_kind(leaf) for leaf in leaves))
         if key not in self._programs:
             try:
-                self._programs[key] = self._compile(function, leaves, spec)
+                with heeding_interrupts():
+                    self._programs[key] = self._compile(function, leaves, spec)
             except Exception as error:
                 if out_of_memory(error):
                     raise

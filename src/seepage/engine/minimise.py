@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from seepage.engine.bookmarks import Bookmark, current_bookmarks
 from seepage.engine.film import current_film
 from seepage.engine.graphs import CaptureFailed, repeat
+from seepage.engine.interrupts import heeding_interrupts
 from seepage.engine.lanes import Randomness, Tree, free_memory, out_of_memory, over_lanes
 from seepage.engine.optimisers import Optimiser
 from seepage.engine.precision import Precision, arithmetic
@@ -223,7 +224,8 @@ def minimise(
     while begin < lanes:
         end = min(begin + size, lanes)
         try:
-            done.append(solve(begin, end, captured))
+            with heeding_interrupts():
+                done.append(solve(begin, end, captured))
             begin = end
             continue
         except Exception as error:
