@@ -12,10 +12,11 @@ from torch import nn
 
 from common.nets import batch_resnet, cnn, flat, image_task, images, mlp, numbers
 from seepage import local
-from seepage.defences.base import NoDefence
+from seepage.defences.base import Defence, NoDefence
+from seepage.defences.noise import GaussianNoise
 from seepage.local import Answer, answer, local_update, updates_together
 from seepage.recipe import SGD, Adam, Recipe
-from seepage.rounds import Federation, aggregate, join_rounds, play
+from seepage.rounds import Federation, aggregate, join_rounds, overhear, play
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
 from seepage.task import Task
@@ -281,3 +282,25 @@ def test_modules_that_draw_random_numbers_do_not_train_together() -> None:
     task = image_task(lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3)))
     with pytest.raises(ValueError, match="let its clients train one by one"):
         next(play(task, CLIENTS, RECIPE, Federation(together=True), RNG))
+
+
+@pytest.mark.parametrize("defence", [NoDefence(), GaussianNoise(std=0.1)])
+@pytest.mark.parametrize(
+    ("federation", "which"),
+    [
+        (Federation(), range(1, 3)),
+        (Federation(per_round=4), range(2)),
+        (Federation(per_round=4, visible="aggregate", group=2), range(1, 2)),
+        (Federation(visible="aggregate"), range(1)),
+    ],
+)
+def test_what_is_overheard_is_what_is_played(defence: Defence, federation: Federation, which: range) -> None:
+    task, clients = image_task(mlp), [images(n, seed=n) for n in (2, 5, 3, 4, 2)]
+    heard = overhear(task, clients, RECIPE, federation, RNG, which, defence=defence)
+    (seen,) = play(task, clients, RECIPE, federation, RNG, defence=defence)
+    chosen = slice(which.start, which.stop)
+    assert len(heard) == len(which)
+    for (capture, secret), shown, known in zip(heard, seen.captures[chosen], seen.secrets[chosen], strict=True):
+        assert (capture.client, capture.members, secret.sizes) == (shown.client, shown.members, known.sizes)
+        torch.testing.assert_close(capture.exchanges[0].answer, shown.exchanges[0].answer, rtol=0, atol=0)
+        torch.testing.assert_close(secret.examples.x, known.examples.x, rtol=0, atol=0)

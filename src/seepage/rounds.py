@@ -20,7 +20,7 @@ from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import Params, Task
 
-__all__ = ["Federation", "Round", "aggregate", "join_rounds", "play"]
+__all__ = ["Federation", "Round", "aggregate", "join_rounds", "overhear", "play", "trained_together"]
 
 
 @dataclass(frozen=True)
@@ -140,51 +140,121 @@ def play(
         >>> [r.sampled for r in play(task, clients, Recipe(), Federation(2, per_round=2), Stream.from_seed(0))]
         [(0, 1), (0, 1)]
     """
-    defence = defence or NoDefence()
-    names = names or [str(i) for i in range(len(clients))]
+    game = _Game(task, clients, recipe, federation, rng, defence or NoDefence(), names)
     params = task.params if params is None else params
     buffers = task.buffers if buffers is None else buffers
-    per_round = federation.per_round or len(clients)
-    if per_round > len(clients):
-        raise ValueError(f"expected `per_round` of at most {len(clients)}, the number of clients, got {per_round}")
-    group = federation.group or per_round
-    if federation.visible == "aggregate" and per_round % group:
-        raise ValueError(f"expected `group` to divide the {per_round} clients of a round, got {group}")
-    together = federation.together or better_together(task, params)
     for number in range(first, federation.rounds):
-        here = rng / "round" / number
-        drawn = torch.randperm(len(clients), generator=(here / "sample").generator())[:per_round]
-        sampled = tuple(sorted(drawn.tolist()))
-        held, rngs = [clients[i] for i in sampled], [here / "client" / names[i] for i in sampled]
-        if together and isinstance(defence, NoDefence):
-            answers = answer_together(task, params, held, recipe, rngs, buffers=buffers)
-        else:
-            answers = [
-                answer(task, params, examples, recipe, defence, own, buffers=buffers)
-                for examples, own in zip(held, rngs, strict=True)
-            ]
+        sampled = game.sample(number)
+        answers = game.train(number, sampled, params, buffers)
+        captures, secrets = game.show(number, sampled, answers, params, buffers)
         whole = aggregate(answers)
-        if federation.visible == "aggregate":
-            shown: list[tuple[str, tuple[str, ...], Answer, Examples, tuple[int, ...]]] = []
-            for at in range(0, per_round, group):
-                members = tuple(names[i] for i in sampled[at : at + group])
-                summed = whole if group == per_round else aggregate(answers[at : at + group])
-                own = held[at : at + group]
-                sizes = tuple(len(examples) for examples in own)
-                shown.append(("+".join(members), members, summed, Examples.join(own), sizes))
-        else:
-            shown = [(names[i], (), a, clients[i], ()) for i, a in zip(sampled, answers, strict=True)]
-        seen = defence.on_global(params, here / "global")
-        captures = tuple(
-            Capture(name, (_exchange(number, params, seen, buffers, a, recipe),), members)
-            for name, members, a, *_ in shown
-        )
-        secrets = tuple(Secret(name, examples, a.orders, sizes) for name, _, a, examples, sizes in shown)
         params = {name: p - federation.server_lr * whole.update[name] for name, p in params.items()}
         if recipe.sends_buffers:
             buffers = whole.buffers
         accuracy = None if held_out is None else task.accuracy(params, held_out.x, held_out.y, buffers=buffers)
         yield Round(number, sampled, captures, secrets, params, buffers, accuracy)
+
+
+def overhear(
+    task: Task,
+    clients: Sequence[Examples],
+    recipe: Recipe,
+    federation: Federation,
+    rng: Stream,
+    which: range,
+    *,
+    defence: Defence | None = None,
+    names: Sequence[str] | None = None,
+    params: Params | None = None,
+    buffers: Params | None = None,
+) -> list[tuple[Capture, Secret]]:
+    """The messages at positions `which` of the first round, as `play` gives them: nobody else is trained.
+
+    Where clients train in one program, whose last digits depend on how many they are, `play` has others.
+
+    Example:
+        >>> from torch import nn
+        >>> from seepage.spec import DataSpec
+        >>> task = Task(nn.Linear(2, 2), DataSpec((2,), classes=2))
+        >>> clients = [Examples(torch.eye(2) * k, torch.arange(2)) for k in (1.0, 2.0, 3.0)]
+        >>> heard = overhear(task, clients, Recipe(), Federation(), Stream.from_seed(0), range(1, 3))
+        >>> [capture.client for capture, _ in heard]
+        ['1', '2']
+    """
+    game = _Game(task, clients, recipe, federation, rng, defence or NoDefence(), names)
+    params = task.params if params is None else params
+    buffers = task.buffers if buffers is None else buffers
+    each = game.group if federation.visible == "aggregate" else 1
+    sampled = game.sample(0)[which.start * each : which.stop * each]
+    answers = game.train(0, sampled, params, buffers)
+    return list(zip(*game.show(0, sampled, answers, params, buffers), strict=True))
+
+
+class _Game:
+    """What a round is made of: who answers, what they answer, what of it is visible."""
+
+    def __init__(
+        self,
+        task: Task,
+        clients: Sequence[Examples],
+        recipe: Recipe,
+        federation: Federation,
+        rng: Stream,
+        defence: Defence,
+        names: Sequence[str] | None,
+    ) -> None:
+        self.task, self.clients, self.recipe, self.federation = task, clients, recipe, federation
+        self.rng, self.defence = rng / "round", defence
+        self.names = names or [str(i) for i in range(len(clients))]
+        self.per_round = federation.per_round or len(clients)
+        if self.per_round > len(clients):
+            raise ValueError(
+                f"expected `per_round` of at most {len(clients)}, the number of clients, got {self.per_round}"
+            )
+        self.group = federation.group or self.per_round
+        if federation.visible == "aggregate" and self.per_round % self.group:
+            raise ValueError(f"expected `group` to divide the {self.per_round} clients of a round, got {self.group}")
+
+    def sample(self, number: int) -> tuple[int, ...]:
+        drawn = torch.randperm(len(self.clients), generator=(self.rng / number / "sample").generator())
+        return tuple(sorted(drawn[: self.per_round].tolist()))
+
+    def train(self, number: int, sampled: Sequence[int], params: Params, buffers: Params) -> list[Answer]:
+        task, recipe, defence = self.task, self.recipe, self.defence
+        held = [self.clients[i] for i in sampled]
+        rngs = [self.rng / number / "client" / self.names[i] for i in sampled]
+        if trained_together(task, params, self.federation, defence):
+            return answer_together(task, params, held, recipe, rngs, buffers=buffers)
+        return [
+            answer(task, params, examples, recipe, defence, own, buffers=buffers)
+            for examples, own in zip(held, rngs, strict=True)
+        ]
+
+    def show(
+        self, number: int, sampled: tuple[int, ...], answers: Sequence[Answer], params: Params, buffers: Params
+    ) -> tuple[tuple[Capture, ...], tuple[Secret, ...]]:
+        names, clients, group = self.names, self.clients, self.group
+        if self.federation.visible == "aggregate":
+            shown: list[tuple[str, tuple[str, ...], Answer, Examples, tuple[int, ...]]] = []
+            for at in range(0, len(sampled), group):
+                members = tuple(names[i] for i in sampled[at : at + group])
+                own = [clients[i] for i in sampled[at : at + group]]
+                sizes = tuple(len(examples) for examples in own)
+                summed = aggregate(answers[at : at + group])
+                shown.append(("+".join(members), members, summed, Examples.join(own), sizes))
+        else:
+            shown = [(names[i], (), a, clients[i], ()) for i, a in zip(sampled, answers, strict=True)]
+        seen = self.defence.on_global(params, self.rng / number / "global")
+        captures = tuple(
+            Capture(name, (_exchange(number, params, seen, buffers, a, self.recipe),), members)
+            for name, members, a, *_ in shown
+        )
+        return captures, tuple(Secret(name, examples, a.orders, sizes) for name, _, a, examples, sizes in shown)
+
+
+def trained_together(task: Task, params: Params, federation: Federation, defence: Defence) -> bool:
+    """Whether the clients of a round train in one program."""
+    return isinstance(defence, NoDefence) and (federation.together or better_together(task, params))
 
 
 def _exchange(number: int, params: Params, seen: Params, buffers: Params, a: Answer, recipe: Recipe) -> Exchange:

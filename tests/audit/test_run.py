@@ -32,10 +32,11 @@ from seepage.defences import DpSgd
 from seepage.engine import bookmarks
 from seepage.engine.minimise import Status, minimise
 from seepage.engine.progress import watching
-from seepage.local import answer
+from seepage.local import Answer, answer
 from seepage.metrics.pixels import psnr
 from seepage.recipe import Recipe
-from seepage.task import ModuleError, TooFewOutputs
+from seepage.spec import Examples
+from seepage.task import ModuleError, Params, Task, TooFewOutputs
 
 CPU = torch.device("cpu")
 PROMISED = ["trial", "attack", "defence", "threat", "client", "item", "metric", "value", "seed", "outcome"]
@@ -252,6 +253,28 @@ def test_attacks_on_one_federation_share_one_play_and_defences_do_not(tmp_path: 
     )
     perform(experiment, tmp_path)
     assert len(list((tmp_path / "captures").iterdir())) == 2
+
+
+def test_only_those_who_are_watched_are_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[int] = []
+
+    def counted(task: Task, params: Params, examples: Examples, *rest: Any, **options: Any) -> Answer:
+        trained.append(int(examples.y[0]))
+        return answer(task, params, examples, *rest, **options)
+
+    monkeypatch.setattr("seepage.rounds.answer", counted)
+    experiment = tiny(attack=["grey", "broken"], clients={"count": 5, "examples": 2}, watch={"together": 5})
+    run(experiment, tmp_path, device=CPU, limit=2)
+    assert len(trained) == 2
+    run(experiment, tmp_path, device=CPU)
+    assert len(trained) == 2 + 5
+    run(experiment, tmp_path, device=CPU, limit=3)
+    assert len(trained) == 2 + 5  # three of the five are at hand
+    few, all_five, three = (view for view in Grey.seen if view.clients[0] == "0")
+    assert [few.clients, three.clients] == [("0", "1"), ("0", "1", "2")]
+    for view in (few, three):
+        same = {name: update[: len(view.clients)] for name, update in all_five.update.items()}
+        torch.testing.assert_close(dict(view.update), same, rtol=0, atol=0)
 
 
 def test_each_group_of_clients_sees_its_own_and_together_they_see_all(tmp_path: Path) -> None:

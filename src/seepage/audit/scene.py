@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -26,7 +26,8 @@ from seepage.capture import Capture, Secret, read_capture, read_secret, write_ca
 from seepage.data import Dataset, load
 from seepage.data.partition import IID, ByOwner, Dirichlet, DistinctLabels, Partition, partition
 from seepage.models import build as build_model
-from seepage.rounds import Round, join_rounds, play
+from seepage.recipe import Recipe
+from seepage.rounds import Federation, Round, join_rounds, overhear, play, trained_together
 from seepage.spec import Examples
 from seepage.streams import Stream
 from seepage.task import ModuleError, Task, TooFewOutputs
@@ -54,17 +55,29 @@ class Scene:
         """
         begin = begin or self.beginning()
         return play(
-            self.setting.task,
-            self.clients,
-            self.trial.recipe,
-            self.trial.federation,
-            self.rng / "federation",
+            *self._players,
             defence=self.trial.defence,
             held_out=self.held_out if measured else None,
             params=begin.params,
             buffers=begin.buffers,
             first=first,
         )
+
+    def messages(self, which: range) -> list[tuple[Capture, Secret]]:
+        """Those at positions `which` of the first round; nobody else is trained."""
+        begin = self.beginning()
+        return overhear(*self._players, which, defence=self.trial.defence, params=begin.params, buffers=begin.buffers)
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a message takes no more than the training of those who speak in it."""
+        trial, task = self.trial, self.setting.task
+        return trial.watch.rounds.stop == 1 and not trained_together(task, task.params, trial.federation, trial.defence)
+
+    @property
+    def _players(self) -> tuple[Task, tuple[Examples, ...], Recipe, Federation, Stream]:
+        trial = self.trial
+        return self.setting.task, self.clients, trial.recipe, trial.federation, self.rng / "federation"
 
     def beginning(self) -> Trained:
         """The global model before the first round; pre-trained once per process where the experiment says so."""
@@ -257,19 +270,27 @@ def played(scene: Scene) -> list[tuple[Capture, Secret]]:
 
 def captured(scene: Scene, folder: Path, only: slice = slice(None)) -> list[tuple[Capture, Secret]]:
     """What `played` gives, or `only` some of it; played once, then read from `folder`."""
-    home = folder / scene.trial.scene
-    if not home.exists():
-        pairs = played(scene)
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
-            building = Path(scratch) / "scene"
-            write_capture(building / "capture", [capture for capture, _ in pairs])
-            for i, (_, secret) in enumerate(pairs):
-                write_secret(building / "secrets" / f"{i:08d}.safetensors", secret)
-            try:
-                os.rename(building, home)
-            except OSError:
-                if not home.exists():  # another process may have been first, with the same bytes
-                    raise
+    home, which = folder / scene.trial.scene, range(scene.trial.messages)[only]
+    if scene.one_by_one and len(which) < scene.trial.messages and not home.exists():
+        home, only = home.with_name(f"{home.name}-{which.start}-{which.stop}"), slice(None)
+        if not home.exists():
+            _keep(scene.messages(which), home)
+    elif not home.exists():
+        _keep(played(scene), home)
     secrets = sorted((home / "secrets").iterdir())[only]
     return [(c, read_secret(s)) for c, s in zip(read_capture(home / "capture", only), secrets, strict=True)]
+
+
+def _keep(pairs: Sequence[tuple[Capture, Secret]], home: Path) -> None:
+    """Write them under `home`, whole or not at all."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".") as scratch:
+        building = Path(scratch) / "scene"
+        write_capture(building / "capture", [capture for capture, _ in pairs])
+        for i, (_, secret) in enumerate(pairs):
+            write_secret(building / "secrets" / f"{i:08d}.safetensors", secret)
+        try:
+            os.rename(building, home)
+        except OSError:
+            if not home.exists():  # another process may have been first, with the same bytes
+                raise
