@@ -146,8 +146,8 @@ def play(
     for number in range(first, federation.rounds):
         sampled = game.sample(number)
         answers = game.train(number, sampled, params, buffers)
-        captures, secrets = game.show(number, sampled, answers, params, buffers)
         whole = aggregate(answers)
+        captures, secrets = game.show(number, sampled, answers, params, buffers, whole)
         params = {name: p - federation.server_lr * whole.update[name] for name, p in params.items()}
         if recipe.sends_buffers:
             buffers = whole.buffers
@@ -231,8 +231,15 @@ class _Game:
         ]
 
     def show(
-        self, number: int, sampled: tuple[int, ...], answers: Sequence[Answer], params: Params, buffers: Params
+        self,
+        number: int,
+        sampled: Sequence[int],
+        answers: Sequence[Answer],
+        params: Params,
+        buffers: Params,
+        whole: Answer | None = None,
     ) -> tuple[tuple[Capture, ...], tuple[Secret, ...]]:
+        """What is visible, and the secrets behind it; `whole` is the mean of all answers where it is known already."""
         names, clients, group = self.names, self.clients, self.group
         if self.federation.visible == "aggregate":
             shown: list[tuple[str, tuple[str, ...], Answer, Examples, tuple[int, ...]]] = []
@@ -240,7 +247,7 @@ class _Game:
                 members = tuple(names[i] for i in sampled[at : at + group])
                 own = [clients[i] for i in sampled[at : at + group]]
                 sizes = tuple(len(examples) for examples in own)
-                summed = aggregate(answers[at : at + group])
+                summed = whole if whole is not None and group == len(sampled) else aggregate(answers[at : at + group])
                 shown.append(("+".join(members), members, summed, Examples.join(own), sizes))
         else:
             shown = [(names[i], (), a, clients[i], ()) for i, a in zip(sampled, answers, strict=True)]
