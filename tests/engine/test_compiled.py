@@ -221,3 +221,24 @@ def test_a_compiled_program_that_gives_other_numbers_is_not_used(wrong: float, m
     with pytest.warns(UserWarning, match="f could not be compiled .*off by"):
         assert compiler("f", lambda x: 2 * x, torch.ones(2)).tolist() == [2.0, 2.0]
     assert compiler("f", lambda x: 2 * x, torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def bias_gradient(x: Tensor, w: Tensor) -> Tensor:
+    """Of a layer with a rectifier, (lanes, hidden): one number changes by a fifth where one image crosses its kink."""
+    return (torch.bmm(x, w) > 0).to(x.dtype).mul(x.sum(2, keepdim=True)).sum(1)
+
+
+def in_tf32(x: Tensor) -> Tensor:
+    """Rounded to the ten bits behind the point that products in TF32 read."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def test_a_compiled_program_may_fall_on_the_other_side_of_a_kink(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [numbers(20, *shape, seed=seed).float() for seed, shape in enumerate([(5, 300), (300, 200)])]
+    expected, found = bias_gradient(*tensors), bias_gradient(*map(in_tf32, tensors))
+    assert (found - expected).abs().max() > 0.1 * expected.abs().max()  # one in a thousand, by rounding alone
+    monkeypatch.setattr(torch, "compile", lambda program, **_: lambda *leaves: program(*map(in_tf32, leaves)))
+    assert Compiler()("f", bias_gradient, *tensors).equal(found)  # a warning would be an error
+    monkeypatch.setattr(torch, "compile", lambda program, **_: lambda *leaves: [x.roll(1) for x in program(*leaves)])
+    with pytest.warns(UserWarning, match="f could not be compiled .*off by"):
+        assert Compiler()("f", bias_gradient, *tensors).equal(expected)

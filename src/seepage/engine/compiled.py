@@ -93,24 +93,39 @@ class Compiler:
         if self.backend != "none":
             _share_operands(graph.graph)
             graph.recompile()
-            graph = make_fx(graph, decomposition_table=FUSED)(*leaves)
+            traced, graph = graph, make_fx(graph, decomposition_table=FUSED)(*leaves)
             program = torch.compile(graph, backend=self.backend, dynamic=False, options=OPTIONS.get(self.backend))
-            _compare(program(*leaves), expected)
+            _compare(program(*leaves), expected, lambda: traced(*map(_rounded, leaves)))
         return lambda *leaves: pytree.tree_unflatten(program(*leaves), structure)
 
 
-def _compare(found: list[Tensor], expected: list[Tensor]) -> None:
-    """Whether a compiler made of a program what it is, up to more rounding than products in TF32 have."""
-    pairs = [
-        (a, b)
-        for a, b in zip(found, expected, strict=True)
-        if isinstance(b, Tensor) and b.is_floating_point() and b.numel()
-    ]
-    largest = max((float(b.abs().max()) for _, b in pairs), default=0.0)
-    for place, (a, b) in enumerate(pairs):
+def _compare(found: list[Tensor], expected: list[Tensor], nearby: Callable[[], list[Tensor]]) -> None:
+    """Whether a compiler made of a program what it is, up to more rounding than products in TF32 have.
+
+    Where rounding switches a rectifier on or off, single numbers are off by more. Then all of an output together may be
+    off by as much as rounded arguments move it.
+
+    Args:
+        found: what the compiled program gives.
+        expected: what the program gives.
+        nearby: the program on arguments that are rounded; only called where it is needed.
+    """
+    places = [i for i, b in enumerate(expected) if isinstance(b, Tensor) and b.is_floating_point() and b.numel()]
+    largest = max((float(expected[i].abs().max()) for i in places), default=0.0)
+    moved: list[Tensor] | None = None
+    for i in places:
+        a, b = found[i], expected[i]
         off = float((a - b).abs().max())
-        if not off <= 0.1 * float(b.abs().max()) + 1e-6 * largest:  # nor where it is no number
-            raise RuntimeError(f"compiled, its output {place} is off by {off:.3g}")
+        if off <= 0.1 * float(b.abs().max()) + 1e-6 * largest:
+            continue
+        moved = moved or nearby()
+        if not float((a - b).norm()) <= 2 * float((moved[i] - b).norm()):  # nor where it is no number
+            raise RuntimeError(f"compiled, its output {i} is off by {off:.3g}")
+
+
+def _rounded(leaf: Any) -> Any:
+    """With seven bits behind the point, fewer than TF32 has: what is close to a kink comes to lie on its other side."""
+    return leaf.bfloat16().to(leaf.dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
 def _simplified(graph: fx.Graph, in_place: bool = True) -> fx.Graph:
