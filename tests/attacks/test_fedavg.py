@@ -269,6 +269,11 @@ def test_shared_variation_is_dealt_to_the_epochs() -> None:
     assert FedAvg(**FedAvg.presets["ours_cifar"]).shared_tv
 
 
+def test_first_dummies_are_as_spread_as_asked() -> None:
+    view = seen(Recipe(SGD(0.1), batch_size=2), n=4)
+    torch.testing.assert_close(inputs_of(FedAvg(spread=0.1, steps=0)(view, RNG))[0], 0.1 * first_dummies(view, 1)[0])
+
+
 @pytest.mark.parametrize(
     "knobs", [{"statistic": s, "pairs": d} for s in ("max", "conv-mean", "conv-max") for d in ("l1", "l2")]
 )
@@ -455,6 +460,7 @@ def test_the_numbers_of_the_released_code() -> None:
         ({"within": "label", "statistic": "max"}, "`statistic` to be a mean where `within` is 'label', got 'max'"),
         ({"ramp": (0.0, 1.0, 1)}, "three numbers above 0 in `ramp`"),
         ({"members": 0}, "`members` of at least 1, got 0"),
+        ({"spread": 0.0}, "`spread` above 0, got 0.0"),
     ],
 )
 def test_knobs_that_do_not_fit_are_refused(knobs: dict[str, Any], message: str) -> None:

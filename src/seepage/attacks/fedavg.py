@@ -62,6 +62,7 @@ _OURS = {
     "combination": "median",
     "labels": "auto",
 }
+_OURS_FEMNIST = {**_OURS, "order": 10.0, "layer_decay": 0.5, "tv": 6e-4, "split": "random"}
 _OURS_CIFAR = {
     "order": 10.0,
     "statistic": "mean",
@@ -117,6 +118,7 @@ class FedAvg:
         keep_every: in the simulation of local steps, keep every k-th state and recompute the others; `None` keeps all.
         shared_tv: `tv` is for all epochs together, and the dummies of each have an equal share of it: where there are
             more epochs, what is answered of them smooths as well.
+        spread: standard deviation of the first dummies, which are normal.
 
     Note:
         | | presets `as_paper_…` | presets `as_code_…` |
@@ -147,6 +149,10 @@ class FedAvg:
         epoch, ten times as much as each of ten has brought 14.1 to 15.8 dB on 3 clients of such images. On FEMNIST the
         same brought 20.4 to 19.7 dB on 4 clients, and is not done.
 
+        `ours_calm_femnist` begins with dummies a tenth as loud, for models that are trained already: at a model of 20
+        rounds (5 writers, images that no table uses, 5 epochs, 300 iterations) 17.4 dB became 19.8 and 32 % of images
+        recovered 42 %, where the code has 19.7 dB and 41 % and gains nothing by such a start.
+
         Labels keep their batches during the search, because there is little to gain by moving them: told the labels of
         every batch, `ours_femnist` did no better in development runs on FEMNIST (15 images of each writer, one seed:
         3 writers with 3 epochs and 150 iterations 0.0 dB more, 4 writers with 4 epochs and 200 iterations 0.15 dB
@@ -161,7 +167,8 @@ class FedAvg:
         "as_paper_femnist": _TEXT,
         "as_paper_scaled_femnist": {**_TEXT, "scale": 100.0},
         "as_paper_cifar": {**_CODE_CIFAR, **_TEXT},
-        "ours_femnist": {**_OURS, "order": 10.0, "layer_decay": 0.5, "tv": 6e-4, "split": "random"},
+        "ours_femnist": _OURS_FEMNIST,
+        "ours_calm_femnist": {**_OURS_FEMNIST, "spread": 0.1},
         "ours_cifar": {**_CODE_CIFAR, **_OURS, **_OURS_CIFAR},
     }
 
@@ -196,6 +203,7 @@ class FedAvg:
     chunk: int | None = None
     keep_every: int | None = None
     shared_tv: bool = added(False)
+    spread: float = added(1.0)
 
     def __post_init__(self) -> None:
         if self.within == "label" and self.statistic.endswith("max"):
@@ -207,6 +215,8 @@ class FedAvg:
             raise ValueError(f"expected three numbers above 0 in `ramp`, got {self.ramp}")
         if self.members < 1:
             raise ValueError(f"expected `members` of at least 1, got {self.members}")
+        if self.spread <= 0:
+            raise ValueError(f"expected `spread` above 0, got {self.spread}; dummies that begin alike stay alike")
 
     def __call__(self, view: View, rng: Stream) -> Finding:
         """Attack all clients of the view at once."""
@@ -222,11 +232,12 @@ class FedAvg:
         """Algorithm 2 of dimitrov2022, lines 5 to 11: dummies (clients, starts, epochs or 1, n, …)."""
         task, spec, members = view.task, view.task.spec, self.members
         shared = self.variables == "shared"
-        start = normal_lanes(view, self.starts, rng / "start", 1 if shared else recipe.epochs, view.count, *spec.shape)
+        epochs = 1 if shared else recipe.epochs
+        start = self.spread * normal_lanes(view, self.starts, rng / "start", epochs, view.count, *spec.shape)
         lower, upper = spec.box(start)
-        weights = self._tensor_weights(view, len(start[0, 0]))
+        weights = self._tensor_weights(view, epochs)
         target = {name: weights[name] * update / _step_size(view) for name, update in view.update.items()}
-        order = self.order * (len(start[0, 0]) * view.count / 500 if self.scaled else 1.0)
+        order = self.order * (epochs * view.count / 500 if self.scaled else 1.0)
         convolves = self.statistic.startswith("conv") and spec.is_image and order > 0
         extra = {"filters": random_filters(view, rng / "filters")} if convolves else {}
         if shared and view.knows(Fact.BATCH_LABELS) and members == 1:
