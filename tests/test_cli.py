@@ -404,6 +404,32 @@ def test_means_are_written_for_spreadsheets(results: Path, tmp_path: Path) -> No
     assert set(found["metric"]) == set(rows[rows["attack"] != "none"]["metric"])
 
 
+def test_clients_of_two_seeds_are_pooled_into_one_mean(spec: Path, results: Path, tmp_path: Path) -> None:
+    other, table = tmp_path / "other", tmp_path / "means.csv"
+    assert seepage("audit", spec, "--out", other, "--seed", 1).exit_code == 0
+    done = seepage("report", results, "--with", other, "--csv", table)
+    assert done.exit_code == 0
+    assert "seed 0, 1" in done.stdout
+    per_client = pd.concat(
+        rows[rows["metric"] == "psnr"].groupby("client")["value"].mean()
+        for rows in (read_rows(folder)[1] for folder in (results, other))
+    )
+    psnr = pd.read_csv(table).query("metric == 'psnr'").iloc[0]
+    assert (psnr["n"], psnr["mean"]) == (len(per_client), pytest.approx(per_client.mean()))
+
+
+def test_what_cannot_be_pooled_is_refused(spec: Path, results: Path, tmp_path: Path) -> None:
+    twice = seepage("report", results, "--with", results)
+    assert twice.exit_code == 2
+    assert "another seed in each" in " ".join(twice.stderr.split())
+    another = write(tmp_path / "another.toml", GREY.replace('name = "', 'name = "not ', 1))
+    assert seepage("audit", another, "--out", tmp_path / "another", "--seed", 1).exit_code == 0
+    mixed = seepage("report", results, "--with", tmp_path / "another")
+    assert mixed.exit_code == 2
+    assert "leave it out" in " ".join(mixed.stderr.split())
+    assert seepage("report", results, "--with", results, "--policy", spec).exit_code == 2
+
+
 def test_a_report_without_the_limits_of_its_audit_says_so(spec: Path, tmp_path: Path) -> None:
     policy = write(tmp_path / "policy.toml", '[[limit]]\nmetric = "psnr"\nat_most = 300')
     assert seepage("audit", spec, "--out", tmp_path / "out", "--policy", policy).exit_code == 0

@@ -30,7 +30,7 @@ from seepage.audit.mirror import Mirror
 from seepage.audit.pool import LocalPool, Pool
 from seepage.audit.ray_pool import RayPool
 from seepage.audit.run import WRONG, run
-from seepage.audit.summary import Index, means, read_rows
+from seepage.audit.summary import Index, means, pool_seeds, read_rows
 from seepage.audit.trackers import tracker
 from seepage.audit.tune import print_tried, read_tuning, tune, tuned_table, write_tuned
 from seepage.audit.values import SpecError, plain
@@ -268,9 +268,20 @@ def report(
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Write every mean with its interval to this file, too.")
     ] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", help="Print means over the clients of this folder, too: the same with another --seed."),
+    ] = None,
 ) -> None:
     """Print the results of a folder and write their report again."""
     with clear_errors(*MISTAKES):
+        if others:
+            if policy is not None or pdf is not None:
+                raise SpecError("--with: expected no --policy or --pdf, which are of one folder; leave them out")
+            index, rows = pool_seeds([folder, *others])
+            _print_results(rows, index, [])
+            _write_means(rows, csv)
+            return
         limits = None if policy is None else read_policy(policy)
         index, rows, _ = read_rows(folder)
         verdicts = [] if limits is None else gate(rows, limits)
@@ -278,12 +289,16 @@ def report(
         _print_results(rows, index, verdicts)
         say.print(f"Wrote [bold]{escape(str(page))}[/bold]", soft_wrap=True)
         _miss_policy(folder, policy)
-        if csv is not None:
-            means(rows).to_csv(csv, index=False)
-            say.print(f"Wrote [bold]{escape(str(csv))}[/bold]", soft_wrap=True)
+        _write_means(rows, csv)
         if pdf is not None:
             write_pdf(page, pdf)
             say.print(f"Wrote [bold]{escape(str(pdf))}[/bold]", soft_wrap=True)
+
+
+def _write_means(rows: pd.DataFrame, path: Path | None) -> None:
+    if path is not None:
+        means(rows).to_csv(path, index=False)
+        say.print(f"Wrote [bold]{escape(str(path))}[/bold]", soft_wrap=True)
 
 
 @app.command("gate")

@@ -24,6 +24,7 @@ def row(metric: str, value: float, **columns: Any) -> dict[str, Any]:
         "threat": "honest-server",
         "client": "0",
         "item": "0",
+        "seed": 0,
         "outcome": "reduced",
     }
     return {**common, "metric": metric, "value": value, **columns}
@@ -210,3 +211,8 @@ def test_reported_accuracy_is_compared_with_the_last_round() -> None:
     assert only.ours is not None
     assert only.ours.mean == pytest.approx(0.7)
     assert only.verdict == "as reported"
+
+
+def test_accuracy_of_several_seeds_is_the_mean_of_their_last_rounds() -> None:
+    rows = [row("psnr", 10.0), *(learning(0.1 * n, item=str(n), seed=n % 2) for n in range(1, 5))]
+    assert summarise(pd.DataFrame(rows))[0].accuracy == pytest.approx((0.3 + 0.4) / 2)

@@ -8,7 +8,7 @@ in one process, one after another (`perform`), or on different machines (`seepag
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from seepage.audit.pretraining import Trained
 from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures
 from seepage.audit.tagger import TaggerMissing, load_tagger
-from seepage.audit.values import SpecError
+from seepage.audit.values import SpecError, knobs
 from seepage.capture import Capture, CaptureError, Exchange, Secret, examine, moved
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
@@ -488,10 +488,16 @@ def defence_name(defence: Any) -> str:
 
 
 def settings_text(value: Any) -> str:
-    """The knobs of an attack or a defence, as they stand in a row."""
+    """The knobs of an attack or a defence, as they stand in a row.
+
+    Example:
+        >>> from seepage.attacks.fedavg import FedAvg
+        >>> "spread" in settings_text(FedAvg()), settings_text(FedAvg(spread=0.1))[-10:]
+        (False, 'spread=0.1')
+    """
     if isinstance(value, Chain):
         return "; ".join(settings_text(part) for part in value.parts)
-    return ", ".join(f"{f.name}={getattr(value, f.name)}" for f in fields(value))
+    return ", ".join(f"{name}={knob}" for name, knob in knobs(value).items())
 
 
 def device_name(device: torch.device) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -36,6 +36,7 @@ __all__ = [
     "count_causes",
     "means",
     "over_clients",
+    "pool_seeds",
     "read_index",
     "read_rows",
     "summarise",
@@ -158,7 +159,7 @@ class Line:
         defence_settings: its knobs.
         threat: name.
         metrics: mean and interval of every metric over clients and items.
-        accuracy: of the global model after the last round under this defence; NaN when not measured.
+        accuracy: of the global model after the last round under this defence, mean over seeds; NaN when not measured.
         clients: attacked.
         failures: outcomes of trials that gave no numbers.
         causes: why data did not come back, with the number of clients whose data did not, most frequent first.
@@ -264,7 +265,7 @@ def summarise(rows: pd.DataFrame) -> list[Line]:
             str(metric): over_clients(group, str(metric)) for metric, group in measured.groupby("metric", sort=False)
         }
         failures = tuple(part.loc[part["metric"] == "none", "outcome"])
-        accuracy = float(same["value"].iloc[-1]) if len(same) else math.nan
+        accuracy = float(same.groupby("seed")["value"].last().mean()) if len(same) else math.nan
         case, attack, attack_settings, defence, defence_settings, threat = map(str, names)
         clients = measured["client"].nunique()
         lines.append(
@@ -381,3 +382,28 @@ def read_rows(folder: Path) -> tuple[Index, pd.DataFrame, Table]:
     index = read_index(folder)
     table = Table(folder)
     return index, table.read(index.trials), table
+
+
+def pool_seeds(folders: Sequence[Path]) -> tuple[Index, pd.DataFrame]:
+    """Index and rows of one experiment that was run with several seeds, each in a folder, as one larger run.
+
+    A client of one seed is another client than that of the same name elsewhere, since its data and the model that it
+    was sent were drawn anew. Clients of one seed share that model, which the interval over all of them does not know.
+
+    Raises:
+        SpecError: when the folders hold different experiments, or the same seed twice.
+    """
+    indices, tables = zip(*(read_rows(folder)[:2] for folder in folders), strict=True)
+    first = indices[0]
+    for folder, index in zip(folders[1:], indices[1:], strict=True):
+        if index.name != first.name:
+            raise SpecError(f"{folder}: expected {first.name!r} as in {folders[0]}, got {index.name!r}; leave it out")
+    trials = tuple(trial for index in indices for trial in index.trials)
+    seeds = [seed for rows in tables for seed in rows["seed"].unique()]
+    if len(set(trials)) < len(trials) or len(set(seeds)) < len(seeds):
+        named = " and ".join(map(str, folders))
+        raise SpecError(f"{named}: expected another seed in each, got one twice; name each once, or run with --seed")
+    plan = tuple(part for index in indices for part in index.plan) if all(index.plan for index in indices) else ()
+    rows = pd.concat(tables, ignore_index=True)
+    rows["client"] = rows["client"].astype(str) + ", seed " + rows["seed"].astype(str)
+    return replace(first, trials=trials, plan=plan), rows

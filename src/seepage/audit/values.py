@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from seepage.spelling import meant
 from seepage.untrusted import Refused, read_text
 
-__all__ = ["SpecError", "build", "digest", "inside", "laid_over_preset", "plain", "read_table"]
+__all__ = ["SpecError", "build", "digest", "inside", "knobs", "laid_over_preset", "plain", "read_table"]
 
 T = TypeVar("T")
 
@@ -172,10 +172,17 @@ def _convert_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
     raise SpecError(problems[0])
 
 
-def plain(value: Any) -> Any:
-    """A dataclass as numbers, strings, lists and tables; the name of a class is kept where there is a choice.
+def knobs(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, but for one that was `added` later and stands at its default.
 
-    A knob that was `added` later is left out at its default.
+    So what was done before there was such a knob, and what is done without using it now, read the same.
+    """
+    found = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
+    return {f.name: knob for f, knob in found if not f.metadata.get("added") or knob != f.default}
+
+
+def plain(value: Any) -> Any:
+    """A dataclass as numbers, strings, lists and tables of `knobs`; a class keeps its name where there is a choice.
 
     Example:
         >>> from seepage.recipe import SGD
@@ -183,8 +190,7 @@ def plain(value: Any) -> Any:
         {'kind': 'SGD', 'lr': 0.5, 'momentum': 0.0, 'nesterov': False, 'weight_decay': 0.0}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        knobs = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
-        said = {f.name: plain(knob) for f, knob in knobs if not f.metadata.get("added") or knob != f.default}
+        said = {name: plain(knob) for name, knob in knobs(value).items()}
         return dict(sorted({"kind": type(value).__name__, **said}.items()))
     if isinstance(value, Mapping):
         return {str(key): plain(value[key]) for key in sorted(value, key=str)}
