@@ -393,7 +393,8 @@ def pool_seeds(folders: Sequence[Path]) -> tuple[Index, pd.DataFrame]:
     Raises:
         SpecError: when the folders hold different experiments, or the same seed twice.
     """
-    indices, tables = zip(*(read_rows(folder)[:2] for folder in folders), strict=True)
+    found = [read_rows(folder)[:2] for folder in folders]
+    indices, tables = [index for index, _ in found], [rows for _, rows in found]
     first = indices[0]
     for folder, index in zip(folders[1:], indices[1:], strict=True):
         if index.name != first.name:
