@@ -51,6 +51,17 @@ def test_federated_averaging_is_the_loop_of_its_paper(net) -> None:
             torch.testing.assert_close(got[number].params[name], p.detach(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("repeats", [False, True])
+def test_draws_of_a_round_repeat_by_place_where_that_is_asked_for(repeats: bool) -> None:
+    same = [images(4, seed=1)] * 5  # and a server that does not move: what differs was drawn
+    federation = Federation(rounds=2, per_round=3, server_lr=0.0, repeats=repeats)
+    rounds = list(play(image_task(mlp), same, RECIPE, federation, RNG, defence=GaussianNoise(0.1)))
+    assert rounds[0].sampled != rounds[1].sampled
+    first, second = ([capture.exchanges[0].update for capture in one.captures] for one in rounds)
+    alike = [all(a[name].equal(b[name]) for name in a) for a in first for b in second]
+    assert alike == [repeats and place in (0, 4, 8) for place in range(9)]  # each with its like alone, if at all
+
+
 def test_clients_count_by_their_examples() -> None:
     answers = [
         Answer({"w": numbers(3, seed=i)}, {"mean": numbers(2, seed=9 + i), "count": torch.tensor(c)}, n)

@@ -14,6 +14,7 @@ import torch
 
 from seepage.capture import Capture, Exchange, Secret
 from seepage.defences.base import Defence, NoDefence
+from seepage.knobs import added
 from seepage.local import Answer, answer, answer_together, better_together
 from seepage.recipe import Recipe
 from seepage.spec import Examples
@@ -35,6 +36,9 @@ class Federation:
         group: how many answers go into one aggregate, where aggregates are seen; `None` is all of a round.
         together: clients without a defence that have equally many examples train in one program, as they do on a GPU
             in any case where the module allows it.
+        repeats: every round repeats the draws of the others, batches and noise: the i-th client of a round draws what
+            the i-th of any other does. So does the released training of dimitrov2022, which passes each round the same
+            key; what is drawn then adds up over rounds where fresh noise averages out.
     """
 
     rounds: int = 1
@@ -43,6 +47,7 @@ class Federation:
     server_lr: float = 1.0
     group: int | None = None
     together: bool = False
+    repeats: bool = added(False)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -222,7 +227,10 @@ class _Game:
     def train(self, number: int, sampled: Sequence[int], params: Params, buffers: Params) -> list[Answer]:
         task, recipe, defence = self.task, self.recipe, self.defence
         held = [self.clients[i] for i in sampled]
-        rngs = [self.rng / number / "client" / self.names[i] for i in sampled]
+        if self.federation.repeats:
+            rngs = [self.rng / "place" / place for place in range(len(sampled))]
+        else:
+            rngs = [self.rng / number / "client" / self.names[i] for i in sampled]
         if trained_together(task, params, self.federation, defence):
             return answer_together(task, params, held, recipe, rngs, buffers=buffers)
         return [

@@ -228,7 +228,7 @@ FIELDS = {
     "clients": ["alpha", "count", "examples", "fewer", "partition", "skip"],
     "model": ["name", "options", "pretraining"],
     "recipe": ["batch_norm", "batch_size", "epochs", "optimiser", "sends", "sends_buffers", "shuffle"],
-    "federation": ["group", "per_round", "rounds", "server_lr", "together", "visible"],
+    "federation": ["group", "per_round", "repeats", "rounds", "server_lr", "together", "visible"],
     "watch": ["clients", "every", "round", "since", "together"],
 }
 PARTITIONS = ["stored", "distinct", "iid", "dirichlet", "owner"]

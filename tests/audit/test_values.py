@@ -90,6 +90,7 @@ OTHER: dict[str, Any] = {
     "federation.group": 1,
     "federation.server_lr": 0.5,
     "federation.together": True,
+    "federation.repeats": True,
     "watch.round": 2,
     "watch.clients": 2,
     "watch.together": 3,

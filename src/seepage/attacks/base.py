@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from seepage.finding import Finding, NotApplicable
 from seepage.streams import Stream
 from seepage.threat import Fact, NotKnown, View
 
-__all__ = ["READ_TOKENS", "Attack", "Developing", "added", "check_needs"]
+__all__ = ["READ_TOKENS", "Attack", "Developing", "check_needs"]
 
 READ_TOKENS = frozenset({"count-labels", "dager", "lamp", "source-inference", "tag", "token-bag"})
 """Attacks that do without a derivative of the input, which token ids do not have, or take that of their embeddings."""
-
-
-Knob = TypeVar("Knob")
-
-
-def added(default: Knob) -> Knob:
-    """The default of a knob that came later, at which the attack does what it did before.
-
-    Trials that were finished without the knob stay finished: at its default it is no part of their digest. So this
-    default must never change.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> from seepage.audit.values import digest
-        >>> @dataclass(frozen=True)
-        ... class Search:
-        ...     steps: int
-        >>> before = digest(Search(3))
-        >>> @dataclass(frozen=True)
-        ... class Search:
-        ...     steps: int
-        ...     slowly: bool = added(False)
-        >>> digest(Search(3)) == before, digest(Search(3, slowly=True)) == before
-        (True, False)
-    """
-    return field(default=default, metadata={"added": True})
 
 
 class Attack(Protocol):

@@ -18,13 +18,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from seepage.attacks.base import added, check_needs
+from seepage.attacks.base import check_needs
 from seepage.engine.lanes import over_lanes
 from seepage.engine.minimise import Solution, best_start, minimise
 from seepage.engine.optimisers import Optimiser, adam, exponential
 from seepage.engine.optimisers import cosine as annealed
 from seepage.engine.precision import Precision
 from seepage.finding import Finding, NotApplicable
+from seepage.knobs import added
 from seepage.pieces.assign import Combination, Similarity, combine, match_epochs
 from seepage.pieces.distances import cosine, squared
 from seepage.pieces.gradients import gradients_in

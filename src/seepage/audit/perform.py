@@ -30,7 +30,7 @@ from seepage.audit.pretraining import Trained
 from seepage.audit.scene import Scene, captured, set_scene
 from seepage.audit.table import Pictures
 from seepage.audit.tagger import TaggerMissing, load_tagger
-from seepage.audit.values import SpecError, knobs
+from seepage.audit.values import SpecError
 from seepage.capture import Capture, CaptureError, Exchange, Secret, examine, moved
 from seepage.data import DataBroken, DataMissing, data_folder
 from seepage.defences.base import Chain
@@ -41,6 +41,7 @@ from seepage.engine.lanes import out_of_memory
 from seepage.engine.minimise import Status
 from seepage.finding import Finding, NotApplicable
 from seepage.home import version
+from seepage.knobs import knobs
 from seepage.metrics.score import Score, Scored, score
 from seepage.metrics.tags import Tagger, Tagging
 from seepage.perceptual import LpipsWeights, WeightsBroken, WeightsMissing, load_lpips

@@ -13,10 +13,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from seepage.knobs import knobs
 from seepage.spelling import meant
 from seepage.untrusted import Refused, read_text
 
-__all__ = ["SpecError", "build", "digest", "inside", "knobs", "laid_over_preset", "plain", "read_table"]
+__all__ = ["SpecError", "build", "digest", "inside", "laid_over_preset", "plain", "read_table"]
 
 T = TypeVar("T")
 
@@ -170,15 +171,6 @@ def _convert_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
         except SpecError as error:
             problems.append(str(error))
     raise SpecError(problems[0])
-
-
-def knobs(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name, but for one that was `added` later and stands at its default.
-
-    So what was done before there was such a knob, and what is done without using it now, read the same.
-    """
-    found = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
-    return {f.name: knob for f, knob in found if not f.metadata.get("added") or knob != f.default}
 
 
 def plain(value: Any) -> Any:
