@@ -41,7 +41,8 @@ class GradientNoise(Placed):
         as much for E = B = 10 and m = 5. That Table 6 has b for its Laplacian "σ" is the code's way, and fits: 0.02
         costs as much accuracy as 0.03 of the Gaussian. The code also draws from one key for every tensor; as tensors
         differ in size, so does what they get, and here they are independent. Its training repeats the noise in every
-        round besides, which is a matter of the federation (`Federation.repeats`) and what costs it accuracy.
+        round besides, which is a matter of the federation (`Federation.repeats`) and most likely what costs it
+        accuracy.
 
     Example:
         >>> GradientNoise(0.01, kind="laplacian").expected
