@@ -424,6 +424,16 @@ def test_members_get_their_own_labels_where_these_are_known(split: str) -> None:
         FedAvg(members=4)(view, RNG)
 
 
+def test_members_keep_their_labels_where_batches_are_drawn_anew() -> None:
+    view, _ = aggregated(2, 4)
+    labels, _ = FedAvg(members=2, split="random")._dealt_labels(view, 6, RNG)
+    own = labels[0].unflatten(1, (2, 4))  # (epochs, members, n)
+    assert own.sort(-1).values.equal(own[:1].sort(-1).values.expand_as(own))
+    assert not own.equal(own[:1].expand_as(own))
+    # The prior that is taken label by label compares a member's epochs, which else might not have a label in common.
+    assert FedAvg(members=2, split="random", within="label", **SHORT)(view, RNG).objective.isfinite().all()
+
+
 def test_one_member_is_a_client_and_unequal_members_are_refused() -> None:
     view, _ = aggregated(1, 4)
     torch.testing.assert_close(inputs_of(FedAvg(members=1, **SHORT)(view, RNG)), inputs_of(FedAvg(**SHORT)(view, RNG)))

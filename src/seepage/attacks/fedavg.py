@@ -111,8 +111,8 @@ class FedAvg:
         similarity: by which epochs are matched in the end: total `"psnr"`, or `"squared"` error.
         matching: pairs are sought among all examples of an `"epoch"` or only among those of the same `"label"`.
         combination: what is answered of the matched dummies: their `"mean"`, or the `"median"` of every pixel.
-        members: how many clients of equal size were summed into each update that is seen. Labels are dealt to all of
-            them together, or to each its own where the threat model tells who has which (`member labels`).
+        members: how many clients of equal size were summed into each update that is seen. Labels are dealt to them
+            once, at random, or to each its own where the threat model tells who has which (`member labels`).
         precision: of products on a GPU; `"tf32"` is faster, and the row says so.
         compiled: compile the simulation of local training, which takes half a minute and pays for long runs on a GPU.
         chunk: most clients × restarts in one program; `None` is as many as memory allows.
@@ -312,7 +312,7 @@ class FedAvg:
             return view.batch_labels[:, :epochs], None
         counted, sure = guess_labels(view, rng, "auto" if view.knows(Fact.LABELS) else self.labels)
         draws = epochs if self.split == "random" else 1
-        parts = self._labels_of_parts(view, counted).cpu()  # (clients, parts, …): batches are drawn within each
+        parts = self._labels_of_parts(view, counted.cpu(), rng)  # (clients, parts, …): batches are drawn within each
         dealt = torch.stack(
             [
                 torch.stack([_shuffled(own, rng / "split" / client / e) for e in range(draws)])
@@ -321,11 +321,18 @@ class FedAvg:
         )
         return dealt.expand(-1, epochs, *dealt.shape[2:]).contiguous().to(counted.device), sure
 
-    def _labels_of_parts(self, view: View, counted: Tensor) -> Tensor:
-        """Labels by member where the threat model says who has which, and else all of them as one part."""
-        if self.members == 1 or not view.knows(Fact.MEMBER_LABELS):
+    def _labels_of_parts(self, view: View, counted: Tensor, rng: Stream) -> Tensor:
+        """Labels by member where the threat model says who has which, and else dealt to them once.
+
+        A member keeps its examples from epoch to epoch. Where batches are drawn once, that draw is the deal.
+        """
+        told = view.knows(Fact.MEMBER_LABELS)
+        if self.members == 1 or (self.split == "tiled" and not told):
             return counted[:, None]
-        known = view.member_labels
+        if not told:
+            each = [_shuffled(own[None], rng / "members" / c) for c, own in zip(view.clients, counted, strict=True)]
+            return torch.stack(each).unflatten(1, (self.members, -1))
+        known = view.member_labels.cpu()
         if known.shape[1] != self.members:
             raise NotApplicable(f"expected `members` of {known.shape[1]}, whose labels are known, got {self.members}")
         return known
