@@ -331,8 +331,8 @@ class FedAvg:
             return counted[:, None]
         if not told:
             each = [_shuffled(own[None], rng / "members" / c) for c, own in zip(view.clients, counted, strict=True)]
-            return torch.stack(each).unflatten(1, (self.members, -1))
-        known = view.member_labels.cpu()
+            return torch.stack(each).reshape(len(each), self.members, -1, *counted.shape[2:])
+        known: Tensor = view.member_labels.cpu()
         if known.shape[1] != self.members:
             raise NotApplicable(f"expected `members` of {known.shape[1]}, whose labels are known, got {self.members}")
         return known
