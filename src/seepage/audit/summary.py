@@ -136,7 +136,7 @@ class Index:
             if of(part)
             for trial in self.trials[start:stop]
         }
-        return Progress(len(meant.intersection(rows["trial"])), len(meant))
+        return Progress(len(meant.intersection(rows["trial"].unique())), len(meant))
 
     def case_progress(self, rows: pd.DataFrame) -> dict[str, Progress]:
         """The same for every case, learning included."""
