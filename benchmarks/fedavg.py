@@ -282,8 +282,6 @@ def whole(label: str, arguments: argparse.Namespace) -> Measured:
     (case,) = (case for case in experiment.cases if case.name == ROW)
     knobs = {"precision": arguments.precision, **({"steps": arguments.whole_steps} if arguments.whole_steps else {})}
     chosen = [replace(attack, **knobs) for attack, name in zip(case.attacks, case.labels, strict=True) if name == label]
-    if arguments.device == "cpu":  # where compiling takes longer than it saves
-        chosen = [replace(a, compiled=False) if getattr(a, "compiled", False) else a for a in chosen]
     clients = replace(case.clients, count=max(arguments.clients or [case.clients.count]))
     case = replace(case, attacks=tuple(chosen), labels=(label,), clients=clients)
     experiment = replace(experiment, cases=(case,))

@@ -114,7 +114,7 @@ class FedAvg:
         members: how many clients of equal size were summed into each update that is seen. Labels are dealt to them
             once, at random, or to each its own where the threat model tells who has which (`member labels`).
         precision: of products on a GPU; `"tf32"` is faster, and the row says so.
-        compiled: compile the simulation of local training, which takes half a minute and pays for long runs on a GPU.
+        compiled: on a GPU, compile the simulation of local training, which takes half a minute and pays for long runs.
         chunk: most clients × restarts in one program; `None` is as many as memory allows.
         keep_every: in the simulation of local steps, keep every k-th state and recompute the others; `None` keeps all.
         shared_tv: `tv` is for all epochs together, and the dummies of each have an equal share of it: where there are

@@ -53,7 +53,7 @@ class InvertingGradients:
         median_every: pass images through a median filter after that many steps; 0 is never.
         boxed: keep pixels inside their range after every step.
         precision: of products on a GPU; `"tf32"` is faster, and the row says so.
-        compiled: compile the simulation of local training, which takes a minute and pays for long runs on a GPU.
+        compiled: on a GPU, compile the simulation of local training, which takes a minute and pays for long runs.
         chunk: most clients × restarts in one program; `None` is as many as memory allows.
         keep_every: in the simulation of local steps, keep every k-th state and recompute the others; `None` keeps all.
 
