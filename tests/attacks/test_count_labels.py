@@ -61,6 +61,16 @@ def test_the_preset_is_the_released_code() -> None:
     assert CountLabels(**CountLabels.presets["as_code"]) == CountLabels("geng-interpolated", "weight", "code")
 
 
+def test_the_released_code_is_a_method_too_whose_parts_can_be_replaced() -> None:
+    view, _ = one_client(task_of(), Recipe(SGD(0.1), epochs=3, batch_size=4, sends="weights"), 24, 0)
+    named, code = CountLabels("geng-as-code"), CountLabels(**CountLabels.presets["as_code"])
+    assert named(view, RNG).confidence.equal(code(view, RNG).confidence)
+    assert named(view, RNG).labels.equal(code(view, RNG).labels)
+    from_bias = CountLabels("geng-as-code", formula="bias")(view, RNG)
+    assert from_bias.confidence.equal(CountLabels("geng-interpolated", rounding="code")(view, RNG).confidence)
+    assert not from_bias.confidence.equal(named(view, RNG).confidence)
+
+
 def test_attacks_that_reconstruct_inputs_say_how_sure_they_are_of_their_labels() -> None:
     view, _ = one_client(task_of(), GRADIENT, 3, 0)
     finding = InvertingGradients(steps=2)(view, RNG)

@@ -30,6 +30,7 @@ from seepage.defences import TopK
 from seepage.finding import Finding, NotApplicable
 from seepage.local import local_update
 from seepage.pieces.assign import combine, match_epochs
+from seepage.pieces.labels import Geng, guess_labels
 from seepage.pieces.orders import order_prior
 from seepage.pieces.priors import squared_variation
 from seepage.recipe import SGD, Adam, Recipe
@@ -177,6 +178,21 @@ def test_counted_labels_are_dealt_at_random_and_tiled_over_the_epochs() -> None:
     assert not drawn[:, 0].equal(drawn[:, 2])
     finding = FedAvg(steps=0)(view, RNG)
     assert finding.labels.equal(tiled[:, 0])
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_labels_that_are_not_drawn_ascend_in_every_epoch(members: int) -> None:
+    view = seen(n=12, count=2)
+    labels, _ = FedAvg(split="ascending", members=members)._dealt_labels(view, 3, RNG)
+    assert labels.equal(view.labels[:, None].expand(-1, 3, -1))
+
+
+@pytest.mark.parametrize("preset", [name for name in FedAvg.presets if name.startswith("as_")])
+def test_both_readings_count_labels_as_the_released_code_does(preset: str) -> None:
+    view = seen(n=8, threat=THREATS["honest-server"])
+    found = FedAvg(**{**FedAvg.presets[preset], "steps": 0})(view, RNG).labels
+    as_code = Geng("interpolated", formula="weight", rounding="code")
+    assert found.sort(-1).values.equal(guess_labels(view, RNG / "labels", as_code)[0])
 
 
 def test_known_batches_are_taken_as_they_are() -> None:

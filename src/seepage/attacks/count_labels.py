@@ -21,8 +21,10 @@ class CountLabels:
 
     Args:
         method: one of `seepage.pieces.labels.METHODS`; `"auto"` takes labels that are granted, else the best of them.
-        formula: of the `geng-…` methods: from the head's `"bias"`, its `"weight"`, or the first there is (`"auto"`).
-        rounding: of the `geng-…` methods: to the `"nearest"` whole numbers, or as dimitrov2022's `"code"` does it.
+        formula: of the `geng-…` methods: from the head's `"bias"`, from its `"weight"`, or as the method has it
+            (`"auto"`), which is the first there is but for `"geng-as-code"`.
+        rounding: of the `geng-…` methods: as dimitrov2022's `"code"` does it, or as the method has it, which is to the
+            `"nearest"` whole numbers but for `"geng-as-code"`.
 
     Note:
         An update says how often labels occur, not which example has which; they are answered in ascending order.
@@ -46,7 +48,9 @@ class CountLabels:
         """Attack all clients of the view."""
         check_needs(self, view)
         method = METHODS.get(self.method, self.method)  # "auto" is chosen when the view is known
-        if isinstance(method, Geng):
-            method = replace(method, formula=self.formula, rounding=self.rounding)
+        if isinstance(method, Geng) and self.formula != "auto":
+            method = replace(method, formula=self.formula)
+        if isinstance(method, Geng) and self.rounding != "nearest":
+            method = replace(method, rounding=self.rounding)
         labels, confidence = guess_labels(view, rng / "labels", method)
         return Finding(labels=labels, confidence=confidence)

@@ -42,8 +42,9 @@ from seepage.threat import Fact, View
 
 __all__ = ["FedAvg", "aligned_orders", "epoch_schedule"]
 
-_CODE_FEMNIST: dict[str, Any] = {}  # the fields' own values
+_CODE_FEMNIST: dict[str, Any] = {"labels": "geng-as-code"}  # for the rest, the fields' own values
 _CODE_CIFAR: dict[str, Any] = {
+    **_CODE_FEMNIST,
     "order": 6.075,
     "statistic": "conv-max",
     "tv": 2e-4,
@@ -53,7 +54,14 @@ _CODE_CIFAR: dict[str, Any] = {
     "rate": 0.997,
     "every": 20,
 }
-_TEXT = {"distance": "cosine", "layer_decay": 0.0, "ramp": [1.0, 1.0, 200], "variation": "absolute", "steps": 200}
+_TEXT = {
+    **_CODE_FEMNIST,
+    "distance": "cosine",
+    "layer_decay": 0.0,
+    "ramp": [1.0, 1.0, 200],
+    "variation": "absolute",
+    "steps": 200,
+}
 _OURS = {
     "steps": 800,
     "decay": "cosine",
@@ -105,8 +113,9 @@ class FedAvg:
         variables: dummies of their own for each of the `"epochs"`, or `"shared"` between them.
         simulates: all local `"steps"`; `"epochs"`, each as one step on all examples; or `"gradient"`, one gradient on
             all examples times the number of steps.
-        split: how counted labels are dealt to batches: drawn once and `"tiled"` over the epochs as in section 4.3, or
-            drawn for each epoch (`"random"`). Known batches are taken as they are.
+        split: how counted labels are dealt to batches: drawn once and `"tiled"` over the epochs as in section 4.3,
+            drawn for each epoch (`"random"`), or not drawn, from the lowest label to the highest (`"ascending"`). Known
+            batches are taken as they are.
         labels: how labels are counted where the threat model hides them; a key of `seepage.pieces.labels.METHODS`.
         similarity: by which epochs are matched in the end: total `"psnr"`, or `"squared"` error.
         matching: pairs are sought among all examples of an `"epoch"` or only among those of the same `"label"`.
@@ -131,10 +140,10 @@ class FedAvg:
         With the printed weights the cosine, which is of order 1, is swamped by the priors; `scale = 100` mends that
         (`as_paper_scaled_femnist`). Both readings share an Adam whose step size falls continuously, where the text has
         stairs. Answered is the last candidate where the factor changes in time, as in the code, and else the best one.
-        The code deals known labels to batches in the order in which the client stores them, and recovered ones in
-        ascending order; here the attacker deals both at random. In the code, the simulation of a client with known
-        batches and shared variables is told the client's own orders; here only which labels a batch holds, see
-        `aligned_orders`.
+        The code deals known labels to batches in the order in which the client stores them, where here the attacker
+        deals them at random, and recovered ones in ascending order (`split = "ascending"`, as in Table 3). In the code,
+        the simulation of a client with known batches and shared variables is told the client's own orders; here only
+        which labels a batch holds, see `aligned_orders`.
 
         The code divides L_sim by the number of batches, counted over all dummies. Each of the terms then acts on a
         single pixel as 1 / (E·N), so that their balance depends on E and N through the size of the update alone; with
@@ -193,7 +202,7 @@ class FedAvg:
     starts: int = 1
     variables: Literal["epochs", "shared"] = "epochs"
     simulates: Literal["steps", "epochs", "gradient"] = "steps"
-    split: Literal["tiled", "random"] = "tiled"
+    split: Literal["tiled", "random", "ascending"] = "tiled"
     labels: MethodName = "geng-interpolated"
     similarity: Similarity = "psnr"
     matching: Literal["epoch", "label"] = "epoch"
@@ -313,21 +322,24 @@ class FedAvg:
         counted, sure = guess_labels(view, rng, "auto" if view.knows(Fact.LABELS) else self.labels)
         draws = epochs if self.split == "random" else 1
         parts = self._labels_of_parts(view, counted.cpu(), rng)  # (clients, parts, …): batches are drawn within each
-        dealt = torch.stack(
-            [
-                torch.stack([_shuffled(own, rng / "split" / client / e) for e in range(draws)])
-                for client, own in zip(view.clients, parts, strict=True)
-            ]
-        )
+        if self.split == "ascending":
+            dealt = parts.flatten(1, 2)[:, None]
+        else:
+            dealt = torch.stack(
+                [
+                    torch.stack([_shuffled(own, rng / "split" / client / e) for e in range(draws)])
+                    for client, own in zip(view.clients, parts, strict=True)
+                ]
+            )
         return dealt.expand(-1, epochs, *dealt.shape[2:]).contiguous().to(counted.device), sure
 
     def _labels_of_parts(self, view: View, counted: Tensor, rng: Stream) -> Tensor:
         """Labels by member where the threat model says who has which, and else dealt to them once.
 
-        A member keeps its examples from epoch to epoch. Where batches are drawn once, that draw is the deal.
+        A member keeps its examples from epoch to epoch. Where batches are the same in all, they are the deal.
         """
         told = view.knows(Fact.MEMBER_LABELS)
-        if self.members == 1 or (self.split == "tiled" and not told):
+        if self.members == 1 or (self.split != "random" and not told):
             return counted[:, None]
         if not told:
             each = [_shuffled(own[None], rng / "members" / c) for c, own in zip(view.clients, counted, strict=True)]
