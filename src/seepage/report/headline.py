@@ -63,6 +63,7 @@ class Tally:
         met: every (case, attack, settings, threat, `total`) that was measured.
         clients: attacked, in all cases together.
         columns: of the table whose rows were attacked; `None` where tables differ.
+        averaged: whether images were counted client by client, since rows hold their means alone.
     """
 
     kind: Kind
@@ -79,6 +80,7 @@ class Tally:
     met: frozenset[tuple[str, str, str, str, int]]
     clients: int
     columns: int | None = None
+    averaged: bool = False
 
     @property
     def label(self) -> str:
@@ -93,6 +95,8 @@ class Tally:
     @property
     def amount(self) -> str:
         """What came back, in words."""
+        if self.kind == "image" and self.averaged:
+            return f"on average the images of {among(round(self.found), self.total, 'client')}"
         if self.kind == "image":
             return among(round(self.found), self.total, "image")
         if self.kind == "feature":
@@ -297,6 +301,7 @@ def _tally(
         frozenset(met),
         int(measured.groupby("case")["client"].nunique().sum()),
         _columns(rows) if kind == "row" else None,
+        bool((measured["item"] == "all").all()),
     )
 
 
