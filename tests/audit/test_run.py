@@ -402,7 +402,7 @@ def test_the_note_of_a_trial_keeps_its_values_and_its_seconds(tmp_path: Path) ->
     experiment = tiny(attack=["grey"], defence=[{"chain": ["clip", "top-k"]}])
     (trial,) = experiment.trials()
     note = perform(experiment, tmp_path).note(trial.digest)
-    assert note["seconds"] > 0
+    assert note["seconds"] > note["attack_seconds"] > 0
     assert note["device"] == "cpu"
     assert note["trial"]["attack"] == {"kind": "Grey", "level": 0.0}
     assert [part["kind"] for part in note["trial"]["defence"]["parts"]] == ["Clip", "TopK"]

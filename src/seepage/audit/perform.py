@@ -7,6 +7,7 @@ in one process, one after another (`perform`), or on different machines (`seepag
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -108,10 +109,12 @@ class Searches:
     Args:
         scene: digest of that federation.
         found: by the digest of the trial that would search alone, and the number of the group.
+        seconds: that attacks have taken so far, in all trials together.
     """
 
     scene: str = ""
     found: dict[tuple[str, int], Answered | Refused] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def answer(self, trial: Trial, group: int, question: Question, folder: Path) -> Answered | Refused:
         """As `answer`, but no search is made twice, and one that was killed goes on from what `folder` has of it."""
@@ -192,7 +195,9 @@ def perform(
     # Before the attack, so that what cannot be examined is noticed in a second and not after an hour.
     groups = stage(scene, captured(scene, folder / "captures", slice(trial.first, trial.last)), device)
     halfway = folder / "halfway"
+    began = time.perf_counter()
     answers = [searches.answer(trial, i, ask(scene, group), halfway) for i, group in enumerate(groups)]
+    searches.seconds += time.perf_counter() - began
     return judge(scene, groups, answers, common, weights, tagger)
 
 

@@ -103,7 +103,7 @@ class LocalPool:
         searches = Searches()
         for trial in trials:
             yield Begun(trial)
-            began = time.perf_counter()
+            began, before = time.perf_counter(), searches.seconds
             common = columns(plan.experiment, trial, name)
             try:
                 with heeding_interrupts():
@@ -114,4 +114,6 @@ class LocalPool:
                 raise
             except Exception as error:
                 rows, pictures = [unmeasured(common, failure(error).outcome)], None
-            yield Done(trial, rows, pictures, {"seconds": round(time.perf_counter() - began, 3), "device": name})
+            whole, attacking = time.perf_counter() - began, searches.seconds - before
+            note = {"seconds": round(whole, 3), "attack_seconds": round(attacking, 3), "device": name}
+            yield Done(trial, rows, pictures, note)
