@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from torch import nn
 
 from common.nets import CLASSES, IMAGE, batch_resnet, cnn, mlp, seeded
-from seepage.attacks import ATTACKS
+from seepage.attacks import ATTACKS, FedAvg
 from seepage.inspect.nature import Nature
 from seepage.inspect.suite import Effort, choose
 from seepage.recipe import Recipe
@@ -40,6 +41,15 @@ def test_steps_decide_between_simulation_and_surrogate() -> None:
     told = names(task, Recipe(epochs=4), several)
     assert "fedavg-leakage" in told
     assert not told & {"sme", "spear"}
+
+
+@pytest.mark.parametrize(("effort", "steps"), [(Effort.QUICK, 300), (Effort.STANDARD, 400), (Effort.THOROUGH, 800)])
+def test_several_epochs_are_attacked_better_than_the_paper_does(effort: Effort, steps: int) -> None:
+    several = replace(CLEAN, steps=4, fewest_steps=4)
+    chosen, _ = choose(Task(seeded(batch_resnet), SPEC), Recipe(epochs=4), [several], effort)
+    (attack,) = (one.attack for one in chosen if isinstance(one.attack, FedAvg))
+    assert attack == FedAvg(**{**FedAvg.presets["ours_calm_femnist"], "steps": steps})
+    assert (attack.within, attack.combination, attack.labels) == ("label", "median", "auto")
 
 
 def test_spear_needs_relu_and_a_batch() -> None:
