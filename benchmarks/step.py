@@ -3,16 +3,19 @@
 An iteration of the attack on FedAvg is U such steps and as many adjoints, which is nearly all of its time: with
 `--clients 100`, the sum of the two times is what an iteration with U = 100 takes for one client. On a GPU each is
 captured in a CUDA graph, as in the attack. `--kernels` lists where the time of the compiled program goes, and the
-largest relative difference between the two programs says whether they compute the same.
+largest relative difference between the two programs says whether they compute the same. `--inductor` compiles with
+other settings than the attack does, to see what they would bring.
 
     python benchmarks/step.py --precision tf32 --kernels 20
     python benchmarks/step.py --network cnn-cifar --clients 20
+    python benchmarks/step.py --precision tf32 --inductor max_autotune_gemm=true triton.prefer_nd_tiling=true
     python benchmarks/step.py --device cpu --clients 2 --repeats 3
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import time
 from collections.abc import Callable
@@ -23,7 +26,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from seepage import local
-from seepage.engine.compiled import Compiler
+from seepage.engine.compiled import OPTIONS, Compiler
 from seepage.engine.precision import arithmetic
 from seepage.engine.sweep import Program
 from seepage.models import build
@@ -123,7 +126,13 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32"))
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--kernels", type=int, default=0, help="list so many of the compiled program, on a GPU")
+    parser.add_argument("--inductor", nargs="*", default=[], metavar="SETTING=JSON", help="of torch._inductor.config")
     given = parser.parse_args()
+    for setting in given.inductor:
+        key, _, value = setting.partition("=")
+        if key not in torch._inductor.list_options():
+            parser.error(f"expected a setting of torch._inductor.config, got {key}")
+        OPTIONS["inductor"][key] = json.loads(value)
     name = torch.cuda.get_device_name() if given.device == "cuda" else platform.processor() or "cpu"
     print(f"{name}, torch {torch.__version__}, {given.network}, {given.clients} clients, batches of {given.batch}")
     spec = SPECS[given.network]
