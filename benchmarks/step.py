@@ -132,7 +132,10 @@ def main() -> None:
         key, _, value = setting.partition("=")
         if key not in torch._inductor.list_options():
             parser.error(f"expected a setting of torch._inductor.config, got {key}")
-        OPTIONS["inductor"][key] = json.loads(value)
+        try:
+            OPTIONS["inductor"][key] = json.loads(value)
+        except json.JSONDecodeError:
+            parser.error(f"expected {key}=JSON, such as {key}=true, got {setting}")
     name = torch.cuda.get_device_name() if given.device == "cuda" else platform.processor() or "cpu"
     print(f"{name}, torch {torch.__version__}, {given.network}, {given.clients} clients, batches of {given.batch}")
     spec = SPECS[given.network]
