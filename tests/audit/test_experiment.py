@@ -260,7 +260,7 @@ WRONG: dict[str, tuple[str, list[object]]] = {
     ),
     "unknown metrics": (
         'metrics = ["lee2020"]',
-        ["metrics[0]: expected one of ['yue2023', 'zhao2023'], got 'lee2020'"],
+        ["metrics[0]: expected one of ['dimitrov2022', 'yue2023', 'zhao2023'], got 'lee2020'"],
     ),
     "unknown key of a case": (
         'case = [{ name = "a", seed = 3 }]',

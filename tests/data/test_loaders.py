@@ -97,6 +97,14 @@ def test_femnist_drops_duplicates_and_small_writers(femnist: Path) -> None:
     assert data.spec.std == (0.1576784,)
 
 
+def test_writers_with_few_images_are_a_data_set_of_their_own(femnist: Path) -> None:
+    data = load("femnist-fewer", femnist)
+    assert data.train_owner is not None
+    assert data.test_owner is not None
+    assert data.train_owner.bincount().tolist() == [0, 45]
+    assert data.test_owner.bincount().tolist() == [0, 4]
+
+
 def test_other_writers_are_split_by_writer(femnist: Path) -> None:
     data = load("femnist-others", femnist)
     assert data.train_owner is not None
@@ -262,6 +270,7 @@ REAL = {
     "mnist": (9000, 1000, (1, 28, 28), 10),
     "emnist": (9000, 1000, (1, 28, 28), 62),
     "femnist": (14580, 1658, (1, 28, 28), 62),
+    "femnist-fewer": (46, 4, (1, 28, 28), 62),
     "femnist-others": (2167, 235, (1, 28, 28), 62),
     "cifar10": (5000, 10000, (3, 32, 32), 10),
     "cifar100": (5000, 10000, (3, 32, 32), 100),

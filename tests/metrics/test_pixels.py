@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 
-from seepage.metrics.pixels import PSNR_CAP, clip, mse, psnr, ssim
+from seepage.metrics.pixels import PSNR_CAP, clip, mse, psnr, ssim, unclipped_psnr
 
 Metric = Callable[[Tensor, Tensor, float, float], Tensor]
 
@@ -55,6 +55,18 @@ def test_equals_scikit_image(shape: tuple[int, ...], high: float) -> None:
         for i in n
     ]
     torch.testing.assert_close(ssim(guess, truth, 0, high), torch.tensor(theirs, dtype=torch.float64))
+
+
+def test_unclipped_psnr_is_scikit_image_s_of_the_guess_as_it_is() -> None:
+    guess, truth = pair(0, 3, 1, 28, 28)
+    beyond = 3 * guess - 1
+    beyond[2, 0, 0, 0] = math.inf
+    theirs = [peak_signal_noise_ratio(truth[i].numpy(), beyond[i].numpy(), data_range=1) for i in range(2)]
+    ours = unclipped_psnr(255 * beyond, 255 * truth, 0.0, 255.0)
+    assert ours[:2].tolist() == pytest.approx(theirs, rel=1e-12)
+    assert ours[2].isnan()
+    assert (ours[:2] < psnr(beyond, truth, 0.0, 1.0)[:2]).all()
+    assert unclipped_psnr(truth, truth, 0.0, 1.0).tolist() == [PSNR_CAP] * 3
 
 
 @pytest.mark.parametrize(("side", "window"), [(10, 9), (8, 7), (4, 3), (3, 3)])

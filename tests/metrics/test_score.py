@@ -54,7 +54,7 @@ def test_everything_that_can_be_measured_is_and_has_a_name() -> None:
         SPEC,
         public=images(5, seed=1),
         lpips_weights=toy_weights(),
-        papers=("zhao2023", "yue2023"),
+        papers=("dimitrov2022", "zhao2023", "yue2023"),
         features=(rows(3).x, rows(3).x),
         confidence=0.5,
         tagger=lambda pixels: pixels.mean((2, 3)) > 0.5,
@@ -279,6 +279,19 @@ def test_the_metrics_of_a_paper_are_measured_where_they_are_asked_for() -> None:
     usual = -10 * unit.square().mean(dim=(1, 2, 3)).log10()  # the paper's guesses are not clipped
     assert values(asked, "psnr_zhao2023") == pytest.approx((usual + 11.485).tolist(), abs=1e-3)
     assert "lpips_zhao2023" not in names(asked)
+
+
+def test_the_psnr_of_dimitrov2022_pairs_and_measures_what_is_not_clipped() -> None:
+    """Two white guesses beyond white are the same once clipped; as they are, each is nearer to one of the images."""
+    spec = DataSpec((1, 12, 12), classes=2)
+    truth = Examples(torch.stack([torch.full((1, 12, 12), value) for value in (1.0, 0.9)]), torch.tensor([0, 1]))
+    guess = torch.stack([torch.full((1, 12, 12), value) for value in (1.3, 1.05)])
+    scored = score_images(guess, None, truth, spec, papers=("dimitrov2022",), threshold=16.0)
+    assert values(scored, "psnr") == pytest.approx([100.0, 20.0])
+    assert values(scored, "recovered") == [1.0]
+    # Total PSNR is highest where 1.05 is for 1 and 1.3 for 0.9: −10 log10 of 0.05² and 0.4².
+    assert values(scored, "psnr_dimitrov2022") == pytest.approx([26.0206, 7.9588], abs=1e-4)
+    assert values(scored, "recovered_dimitrov2022") == [0.5]
 
 
 def test_gradients_and_inputs_are_left_alone() -> None:

@@ -41,6 +41,7 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "mnist-full": mnist.load_mnist_full,
     "emnist": mnist.load_emnist,
     "femnist": femnist.load_femnist,
+    "femnist-fewer": femnist.load_femnist_fewer,
     "femnist-others": femnist.load_femnist_others,
     "cifar10": cifar.load_cifar10,
     "cifar10-full": cifar.load_cifar10_full,

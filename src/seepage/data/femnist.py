@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from seepage.data.folder import read_arrays
 from seepage.data.images import image_examples
 from seepage.spec import DataSpec
 
-__all__ = ["load_femnist", "load_femnist_others"]
+__all__ = ["load_femnist", "load_femnist_fewer", "load_femnist_others"]
 
 FILE = "femnist_leaf_writers.npz"
 # The numbers of dimitrov2022: black ink on a white ground, hence the mean close to 1.
@@ -31,11 +32,12 @@ def load_femnist(folder: Path) -> Dataset:
         LEAF stores one image of each writer twice, some pairs across train and test. The second copy is left out:
         it would be counted as a leak, or as a member that is none.
     """
-    images, labels, writer, split, duplicate, classes = read_arrays(
-        "femnist", folder, FILE, ("images", "labels", "writer", "split", "duplicate", "classes")
-    )
-    keep = ~duplicate & (np.bincount(writer)[writer] >= FEWEST)
-    return _written("femnist", images, labels, writer, classes, keep & (split == 0), keep & (split == 1))
+    return _of_writers("femnist", folder, lambda images: images >= FEWEST)
+
+
+def load_femnist_fewer(folder: Path) -> Dataset:
+    """The writers whom `femnist` leaves out: the released code of dimitrov2022 attacks them like the others."""
+    return _of_writers("femnist-fewer", folder, lambda images: images < FEWEST)
 
 
 def load_femnist_others(folder: Path) -> Dataset:
@@ -49,6 +51,15 @@ def load_femnist_others(folder: Path) -> Dataset:
     people = np.unique(writer)
     later = np.isin(writer, people[round(0.9 * len(people)) :])
     return _written("femnist-others", images, labels, writer, classes, ~duplicate & ~later, ~duplicate & later)
+
+
+def _of_writers(name: str, folder: Path, wanted: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> Dataset:
+    """Those of whom there are as many images, in both splits together, as `wanted` says."""
+    images, labels, writer, split, duplicate, classes = read_arrays(
+        name, folder, FILE, ("images", "labels", "writer", "split", "duplicate", "classes")
+    )
+    keep = ~duplicate & wanted(np.bincount(writer)[writer])
+    return _written(name, images, labels, writer, classes, keep & (split == 0), keep & (split == 1))
 
 
 def _written(

@@ -127,6 +127,7 @@ _FEMNIST = (
 )
 BY_HAND: dict[str, str] = {
     "femnist": _FEMNIST,
+    "femnist-fewer": _FEMNIST,
     "femnist-others": _FEMNIST,
     "emnist": (
         "get EMNIST ByClass from https://www.nist.gov/itl/products-and-services/emnist-dataset and store its first "

@@ -4,8 +4,8 @@ PSNR and MSE in their textbook form; SSIM of Wang, Bovik, Sheikh and Simoncelli,
 "Image Quality Assessment: From Error Visibility to Structural Similarity", https://doi.org/10.1109/TIP.2003.819861.
 
 Every function takes stacks of raw pixels (n, c, h, w) with the range they live in, and gives one value per image.
-The guess is clipped to the range first, because anybody who looks at it would do so. A guess with a value that is not
-finite scores NaN: a diverged attack has found nothing, whatever clipping would make of it.
+The guess is clipped to the range first, but in `unclipped_psnr`, because anybody who looks at it would do so. A guess
+with a value that is not finite scores NaN: a diverged attack has found nothing, whatever clipping would make of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["PSNR_CAP", "clip", "mse", "psnr", "ssim", "structural_similarity"]
+__all__ = ["PSNR_CAP", "clip", "mse", "psnr", "ssim", "structural_similarity", "unclipped_psnr"]
 
 PSNR_CAP = 100.0
 """Largest PSNR that is reported, in dB: a smaller error is rounding of float32, and a table cannot hold infinity."""
@@ -90,6 +90,28 @@ def psnr(guess: Tensor, truth: Tensor, low: float, high: float) -> Tensor:
         100.0
     """
     return (-10 * mse(guess, truth, low, high).log10()).clamp(max=PSNR_CAP)
+
+
+def unclipped_psnr(guess: Tensor, truth: Tensor, low: float, high: float) -> Tensor:
+    """PSNR of the guess as it is, which some papers have in their tables: at most what `psnr` says.
+
+    Args:
+        guess: raw pixels (n, c, h, w), taken as they are.
+        truth: raw pixels (n, c, h, w).
+        low: smallest raw value.
+        high: largest raw value.
+
+    Returns:
+        One value per image (n,), at most `PSNR_CAP`; NaN where the guess is not finite.
+
+    Example:
+        >>> beyond = torch.full((1, 1, 4, 4), -0.1)
+        >>> [f(beyond, torch.zeros(1, 1, 4, 4), 0.0, 1.0).round(decimals=4).item() for f in (unclipped_psnr, psnr)]
+        [20.0, 100.0]
+    """
+    _check(guess, truth)
+    error = ((guess.double() - truth.double()) / (high - low)).square().mean(dim=(1, 2, 3))
+    return torch.where(error.isfinite(), (-10 * error.log10()).clamp(max=PSNR_CAP), torch.nan)
 
 
 def ssim(guess: Tensor, truth: Tensor, low: float, high: float) -> Tensor:

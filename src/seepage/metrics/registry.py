@@ -9,7 +9,7 @@ from seepage.metrics.baselines import BASELINES
 
 __all__ = ["BASELINE_METRICS", "METRICS", "Metric", "PaperMetrics"]
 
-PaperMetrics: TypeAlias = Literal["yue2023", "zhao2023"]
+PaperMetrics: TypeAlias = Literal["dimitrov2022", "yue2023", "zhao2023"]
 """Papers whose own metrics differ from the usual ones; they are measured where an experiment asks for them."""
 
 
@@ -223,6 +223,20 @@ _MEASURED = (
         True,
         "The ε of differential privacy that the client's defence promises at δ = 1e-5 after the rounds so far; what is "
         "measured beside it may be far less.",
+        "client",
+    ),
+    Metric(
+        "psnr_dimitrov2022",
+        "dB",
+        True,
+        "PSNR as dimitrov2022 computes it, of pixels that are not clipped to their range: at most the usual PSNR.",
+        "image",
+    ),
+    Metric(
+        "recovered_dimitrov2022",
+        "share",
+        True,
+        "Share of the client's images that dimitrov2022 counts as recovered: its own PSNR is above the threshold.",
         "client",
     ),
     Metric(

@@ -13,7 +13,7 @@ from seepage.metrics import baselines
 from seepage.metrics.labels import label_accuracy, label_count_error
 from seepage.metrics.matching import match, taken
 from seepage.metrics.perceptual import lpips
-from seepage.metrics.pixels import clip, mse, psnr, ssim
+from seepage.metrics.pixels import clip, mse, psnr, ssim, unclipped_psnr
 from seepage.metrics.recovered import THRESHOLD, recovered
 from seepage.metrics.registry import PaperMetrics
 from seepage.metrics.relative import relative_error
@@ -200,7 +200,8 @@ def score_images(
         order = match(clipped, real, low, high)
         return taken(clipped, order, math.nan), order
 
-    found, order = paired(spec.pixels(_plain(guess)))
+    unclipped = spec.pixels(_plain(guess))
+    found, order = paired(unclipped)
     psnr_of_attack = psnr(found, real, low, high)
     scores = _each("mse", mse(found, real, low, high))
     scores += _each("psnr", psnr_of_attack)
@@ -216,9 +217,15 @@ def score_images(
         return _each(f"tag_jaccard{suffix}", alike)
 
     scores += tagged(found)
+    if "dimitrov2022" in papers:
+        order_of_paper = match(unclipped, real, low, high)  # pairs, too, are sought without clipping
+        psnr_of_paper = unclipped_psnr(taken(unclipped, order_of_paper, math.nan), real, low, high)
+        scores += _each("psnr_dimitrov2022", psnr_of_paper)
+        scores.append(Score("all", "recovered_dimitrov2022", recovered(psnr_of_paper, threshold)))
+
     if "zhao2023" in papers:
-        unclipped = taken(spec.pixels(_plain(guess)), order, math.nan)
-        scores += _zhao2023((unclipped - low) / (high - low), (real - low) / (high - low), lpips_weights)
+        as_found = taken(unclipped, order, math.nan)
+        scores += _zhao2023((as_found - low) / (high - low), (real - low) / (high - low), lpips_weights)
 
     if "yue2023" in papers:
         shown, true = (found - low) / (high - low), (real - low) / (high - low)

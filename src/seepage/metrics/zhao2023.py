@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seepage.metrics.perceptual import lpips
-from seepage.metrics.pixels import PSNR_CAP, structural_similarity
+from seepage.metrics.pixels import structural_similarity, unclipped_psnr
 from seepage.perceptual import LpipsWeights
 
 __all__ = ["STD", "THRESHOLD", "lpips_zhao2023", "psnr_zhao2023", "ssim_zhao2023", "table_zhao2023"]
@@ -43,9 +43,7 @@ def psnr_zhao2023(guess: Tensor, truth: Tensor) -> Tensor:
         >>> psnr_zhao2023(torch.full((1, 3, 4, 4), 0.1), torch.zeros(1, 3, 4, 4)).round(decimals=1).item()
         31.5
     """
-    error = (guess.double() - truth.double()).square().mean(dim=(1, 2, 3))
-    values = (-10 * error.log10()).clamp(max=PSNR_CAP) + _OFFSET
-    return torch.where(error.isfinite(), values, torch.nan)
+    return unclipped_psnr(guess, truth, 0.0, 1.0) + _OFFSET
 
 
 def ssim_zhao2023(guess: Tensor, truth: Tensor) -> Tensor:
