@@ -229,7 +229,7 @@ _MEASURED = (
         "psnr_dimitrov2022",
         "dB",
         True,
-        "PSNR as dimitrov2022 computes it, of pixels that are not clipped to their range: at most the usual PSNR.",
+        "PSNR as dimitrov2022 computes it, of pixels that are not clipped to their range, which lowers it.",
         "image",
     ),
     Metric(
