@@ -343,6 +343,10 @@ WRONG: dict[str, tuple[str, list[object]]] = {
         'recipe = { optimiser = { kind = "RMSprop" } }',
         ["recipe.optimiser: expected `kind` to be one of", ["Adam", "SGD"], "'RMSprop'"],
     ),
+    "optimiser without a kind": (
+        'recipe = { optimiser = { name = "SGD", lr = 0.1 } }',
+        ["recipe.optimiser: expected `kind` to be one of", ["Adam", "SGD"], "got only the keys ['lr', 'name']"],
+    ),
     "unknown attack": ('attack = ["guess"]', ["attack[0]", sorted(ATTACKS), "'guess'"]),
     "attack without a name": ("attack = [{ steps = 3 }]", ["attack[0]", "`name`", sorted(ATTACKS), "None"]),
     "misspelt attack": ('attack = ["analytical"]', ["got 'analytical'; did you mean 'analytic'?"]),

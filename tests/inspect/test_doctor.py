@@ -191,6 +191,18 @@ def test_why_leakage_is_to_be_expected_or_not() -> None:
     assert leakage(doctor([capture], task)[0])["BatchNorm"] == "more"
 
 
+@pytest.mark.parametrize(
+    ("sends", "batch", "steps"), [("weights", "open", "open"), ("update", "open", "open"), ("gradient", "less", "more")]
+)
+def test_without_a_recipe_a_gradient_alone_says_how_many_steps_of_how_many_examples_it_is(
+    sends: str, batch: str, steps: str
+) -> None:
+    task = task_of(mlp)
+    capture, _ = captured(task, replace(RECIPE, sends=sends), n=12)
+    expected = leakage(doctor([capture], task)[0])
+    assert (expected["batch"], expected["local steps"]) == (batch, steps)
+
+
 def test_noise_and_clipping_appear_among_the_reasons() -> None:
     task = task_of(mlp)
     noisy, _ = captured(task, defence=GaussianNoise(0.05))

@@ -38,6 +38,8 @@ def test_steps_decide_between_simulation_and_surrogate() -> None:
     task = Task(seeded(batch_resnet), SPEC)
     several = replace(CLEAN, steps=4, fewest_steps=4)
     assert "sme" in names(task, None, several)
+    assert "sme" in names(task, None, CLEAN), "of weights nobody knows how many steps made them"
+    assert "sme" not in names(task, None, replace(CLEAN, steps=1))
     told = names(task, Recipe(epochs=4), several)
     assert "fedavg-leakage" in told
     assert not told & {"sme", "spear"}

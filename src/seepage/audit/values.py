@@ -160,7 +160,8 @@ def _convert_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
         kind = rest.pop("kind", None) if len(named) > 1 else next(iter(named))
         chosen = {name.lower(): c for name, c in named.items()}.get(str(kind).lower())
         if chosen is None:
-            raise SpecError(f"{where}: expected `kind` to be one of {sorted(named)}, got {kind!r}")
+            got = repr(kind) if kind is not None else f"only the keys {sorted(rest)}"
+            raise SpecError(f"{where}: expected `kind` to be one of {sorted(named)}, got {got}")
         return build(chosen, laid_over_preset(chosen, rest, where), where)
     problems = []
     for choice in choices:

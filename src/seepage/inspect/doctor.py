@@ -213,10 +213,10 @@ def _checks(exchange: Exchange, nature: Nature, task: Task, recipe: Recipe | Non
             else "set requires_grad = False on them in the factory, so that attacks do not expect a gradient",
         )
     if recipe is None:
-        fix = "give --recipe FILE with a [recipe] table; without it the answer is taken for one gradient up to scale"
+        fix = "give --recipe FILE with a [recipe] table; without it local steps can only be approximated by one"
         yield Check("recipe", "note", "learning rate, epochs and batch size", "nothing", fix)
         return
-    if nature.steps is not None and nature.examples is not None:
+    if nature.steps is not None and nature.examples is not None and exchange.kind != "gradient":
         told = recipe.steps(nature.examples)
         right = told == nature.steps
         fix = "" if right else "correct epochs, batch_size or the number of examples in the recipe"
@@ -348,7 +348,10 @@ def _equations(capture: Capture, nature: Nature, task: Task, recipe: Recipe | No
 
 def _work(capture: Capture, nature: Nature, task: Task, recipe: Recipe | None) -> Iterator[Reason]:
     del capture, task
-    if nature.examples is not None:
+    if recipe is None and nature.steps != 1 and (nature.examples or 0) > 1:
+        got = f"not known, up to {nature.examples} examples per step"
+        yield Reason("batch", "open", got, "the smaller, the more comes back; tell the recipe to know")
+    elif nature.examples is not None:
         size = min(recipe.batch_size or nature.examples, nature.examples) if recipe else nature.examples
         words = {
             "more": "with a single example nothing is averaged away",

@@ -42,7 +42,7 @@ class Nature:
         length: Euclidean, of the whole update.
         ulps: median size of the update in units of what rounding of the weights leaves; infinite for what was not
             rounded to weights.
-        steps: how many local steps there were, where BatchNorm counted them.
+        steps: how many local steps there were, where BatchNorm counted them; one where a gradient was sent.
         fewest_steps: how many there were at least.
         examples: how many the client says it has.
         fewest_examples: how many there are at least, from the rank of the first linear layer.
@@ -158,7 +158,9 @@ def _ulps(update: Params, rounding: dict[str, float], kind: str) -> float:
 
 
 def _counted_steps(exchange: Exchange) -> int | None:
-    """BatchNorm counts its batches in train mode."""
+    """BatchNorm counts its batches in train mode; a gradient is one step by its nature."""
+    if exchange.kind == "gradient":
+        return 1
     if exchange.buffers_after is None:
         return None
     counts = [
