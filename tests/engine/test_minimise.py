@@ -245,6 +245,19 @@ def test_a_projected_quadratic_ends_at_the_nearest_point_of_the_box() -> None:
     torch.testing.assert_close(found.x[0], torch.tensor([[0.0, 0.25, 1.0]], dtype=torch.float64))
 
 
+@pytest.mark.parametrize(("width", "programs"), [(5, 2), (8_001, 3), (30_000, 10), (100_000, 20)])
+def test_a_cpu_takes_fewer_lanes_at_a_time_the_larger_they_are(width: int, programs: int) -> None:
+    calls = 0
+
+    def counted(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1  # once for all lanes of a program
+        return (x**2).sum()
+
+    minimise(counted, torch.ones(10, 2, width), optimiser=sgd(0.1), steps=2)
+    assert calls == programs * 3
+
+
 @pytest.mark.parametrize("room", [1, 2, 3])
 def test_memory_that_runs_out_halves_the_chunk_and_changes_nothing(room: int) -> None:
     def crowded(x: Tensor, target: Tensor, curvature: Tensor) -> Tensor:

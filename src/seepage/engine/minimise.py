@@ -115,9 +115,16 @@ def best_start(solution: Solution) -> Solution:
 LANES_ON_CPU = 10
 """More lanes at once fill no idle cores but the caches: a hundred cost 2.6 times as much per lane as ten."""
 
+NUMBERS_ON_CPU = 80_000
+"""Likewise of all candidates at once, after which what a network makes of them goes: `benchmarks/lanes.py`."""
+
 
 def _fitting(flat: Tree, lanes: int) -> int:
-    return LANES_ON_CPU if pytree.tree_leaves(flat)[0].device.type == "cpu" else lanes
+    leaves = pytree.tree_leaves(flat)
+    if leaves[0].device.type != "cpu":
+        return lanes
+    of_one: int = sum(leaf[0].numel() for leaf in leaves)
+    return max(1, min(LANES_ON_CPU, NUMBERS_ON_CPU // max(1, of_one)))
 
 
 def minimise(
