@@ -4,6 +4,7 @@ Clients of the middle of Fashion-MNIST's thousand, or of another data set where 
 nobody tells; networks of three draws. All forms have the same number of iterations.
 
     python benchmarks/suite_fedavg.py
+    python benchmarks/suite_fedavg.py --init torch --first 700
     python benchmarks/suite_fedavg.py --data cifar100 --network cnn-cifar --images 6
 """
 
@@ -21,7 +22,7 @@ from seepage.models import build
 
 FORMS: dict[str, dict[str, Any]] = {
     "its own values": {},
-    **{name: dict(FedAvg.presets[name]) for name in ("ours_femnist", "ours_calm_femnist", "ours_cifar")},
+    **{name: dict(FedAvg.presets[name]) for name in ("ours_femnist", "ours_calm_femnist", "ours_cifar", "ours")},
 }
 
 
@@ -41,7 +42,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--network", default="cnn-femnist")
+    parser.add_argument("--init", help="of its weights, such as torch; default: that of dimitrov2022")
     parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=list(FORMS))
+    parser.add_argument("--first", type=int, help="image of the first client; default: the middle one of the data set")
     parser.add_argument("--images", type=int, default=8, help="of each client")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch", type=int, default=2)
@@ -51,13 +54,17 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     data = sp.load_data(given.data)
-    middle = len(data.train) // 2
-    print(f"{given.data}, {given.network}, {given.epochs} × {given.batch} × {given.images}, {given.steps} iterations")
+    begin = len(data.train) // 2 if given.first is None else given.first
+    print(
+        f"{given.data}, {given.network}, {given.epochs} × {given.batch} × {given.images}, {given.steps} iterations",
+        flush=True,
+    )
     for form in given.forms:
         began, psnr = time.perf_counter(), []
         for draw in range(given.draws):
-            module = build(given.network, data.spec, sp.Stream.from_seed(draw) / "model")
-            first = middle + 2 * draw * given.images
+            own = {"init": given.init} if given.init else {}
+            module = build(given.network, data.spec, sp.Stream.from_seed(draw) / "model", **own)
+            first = begin + 2 * draw * given.images
             held = [data.train[first + i * given.images : first + (i + 1) * given.images] for i in range(2)]
             psnr += measured(sp.Task(module, data.spec), held, given, FORMS[form])
         back = sum(value > 20 for value in psnr)

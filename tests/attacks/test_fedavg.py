@@ -136,6 +136,25 @@ def test_the_objective_of_the_text_is_the_cosine_with_its_scale() -> None:
     assert first_objective(attack, view) == pytest.approx(100 * cosine, rel=1e-9)
 
 
+def test_a_relative_distance_is_per_squared_length_of_the_observed_update() -> None:
+    view = seen(n=4)
+    plain: dict[str, Any] = {
+        "order": 0.0,
+        "tv": 0.0,
+        "clip": 0.0,
+        "ramp": (1.0, 1.0, 1),
+        "layer_decay": 0.5,
+        "steps": 0,
+    }
+    length = math.fsum(
+        math.exp(-0.5 * {"1": 0, "3": 1}[name.split(".")[0]]) * float((u[0] ** 2).sum())
+        for name, u in view.update.items()
+    )
+    distance = first_objective(FedAvg(**plain), view)  # per batch of the dummies, of gradients instead of steps
+    relative = first_objective(FedAvg(**plain, distance="relative", scale=7.0), view)
+    assert relative == pytest.approx(7 * distance * view.recipe.steps(view.count) * 0.1**2 / length, rel=1e-9)
+
+
 def test_the_factor_on_the_distance_goes_geometrically_from_one_number_to_the_other() -> None:
     rising, falling = FedAvg(), FedAvg(ramp=(4.0, 2.0, 200))
     at = torch.tensor([0.0, 100.0, 200.0, 399.0])

@@ -50,7 +50,7 @@ def test_several_epochs_are_attacked_better_than_the_paper_does(effort: Effort, 
     several = replace(CLEAN, steps=4, fewest_steps=4)
     chosen, _ = choose(Task(seeded(batch_resnet), SPEC), Recipe(epochs=4), [several], effort)
     (attack,) = (one.attack for one in chosen if isinstance(one.attack, FedAvg))
-    assert attack == FedAvg(**{**FedAvg.presets["ours_calm_femnist"], "steps": steps})
+    assert attack == FedAvg(**{**FedAvg.presets["ours"], "steps": steps})
     assert (attack.within, attack.combination, attack.labels) == ("label", "median", "auto")
 
 

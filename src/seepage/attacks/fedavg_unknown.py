@@ -21,7 +21,7 @@ from seepage.engine.lanes import over_lanes
 from seepage.engine.precision import arithmetic
 from seepage.finding import Finding
 from seepage.local import local_update
-from seepage.pieces.distances import squared
+from seepage.pieces.distances import relative
 from seepage.streams import Stream
 from seepage.task import Params
 from seepage.threat import Fact, View
@@ -151,7 +151,7 @@ def misfit(view: View, finding: Finding) -> Tensor:
 
     def of_client(x: Tensor, y: Tensor, params: Params, buffers: Params, update: Params) -> Tensor:
         guess = local_update(view.task, params, recipe.schedule(x, y), recipe, defence, buffers=buffers)
-        return squared(guess, update) / squared(update, {name: torch.zeros_like(u) for name, u in update.items()})
+        return relative(guess, update)
 
     with torch.no_grad(), arithmetic("fp32"):
         values: Tensor = over_lanes(of_client, view.task.batched)(

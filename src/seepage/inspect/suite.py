@@ -33,10 +33,9 @@ SMOOTH = 0.01
 """Weight of total variation of the second search. Where the update says all, `benchmarks/suite_prior.py` finds that it
 costs 25 dB, so that it is never the only one; where noise or many steps leave less, a prior has to choose."""
 
-SEVERAL_EPOCHS = FedAvg.presets["ours_calm_femnist"]
-"""How several epochs are simulated, on images of any kind. `benchmarks/suite_fedavg.py` finds it better than the
-attack's own values on Fashion-MNIST and CIFAR-100, and about as good as from a louder start, which loses at trained
-models."""
+SEVERAL_EPOCHS = FedAvg.presets["ours"]
+"""How several epochs are simulated, in whatever network. `benchmarks/suite_fedavg.py` compares it with the forms that
+are made for the paper's networks."""
 
 
 class Effort(StrEnum):

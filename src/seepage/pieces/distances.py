@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-__all__ = ["cosine", "layer_cosine", "normalised", "squared", "squared_and_absolute"]
+__all__ = ["cosine", "layer_cosine", "normalised", "relative", "squared", "squared_and_absolute"]
 
 Params = dict[str, Tensor]
 
@@ -90,6 +90,19 @@ def squared(guess: Params, target: Params) -> Tensor:
         tensor(5.)
     """
     return torch.stack([((a - target[name]) ** 2).sum() for name, a in guess.items()]).sum()
+
+
+def relative(guess: Params, target: Params) -> Tensor:
+    """Squared distance per squared length of the target: 0 for the target itself and 1 for an update of zero.
+
+    A target of zero counts as one of length 1.
+
+    Example:
+        >>> relative({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])})
+        tensor(1.2500)
+    """
+    length = torch.stack([(part**2).sum() for part in target.values()]).sum()
+    return squared(guess, target) / torch.where(length > 0, length, 1)
 
 
 def normalised(update: Params, norm: Literal["all", "mean"] = "all") -> Params:
