@@ -106,8 +106,8 @@ def test_an_attack_that_is_a_knob_has_presets_too() -> None:
     """
     (attack,) = only_case(lines % "ours_femnist").attacks
     assert attack == UnknownSchedule(build(FedAvg, {**FedAvg.presets["ours_femnist"], "steps": 7}, ""))
-    with pytest.raises(SpecError, match=r"attack\.preset: expected one of \['as_code_cifar', .*\], got 'ours'"):
-        read(lines % "ours")
+    with pytest.raises(SpecError, match=r"attack\.preset: expected one of \['as_code_cifar', .*\], got 'theirs'"):
+        read(lines % "theirs")
 
 
 def test_metrics_of_papers_reach_every_attack_and_change_a_trial_only_where_asked_for() -> None:
