@@ -548,6 +548,16 @@ def test_a_limited_reproduction_attacks_that_many_clients(papers: Path, tmp_path
     assert {row["client"] for row in strictly(result.stdout)} == {"0", "1"}
 
 
+def test_a_reproduction_grows_by_trials_of_so_many_clients(papers: Path, tmp_path: Path) -> None:
+    command = ("reproduce", "someone2020/table1", "--together", 1, "--json", "--out", tmp_path / "out")
+    few = strictly(seepage(*command, "--limit", 1).stdout)
+    result = seepage(*command, "--limit", 3)
+    trials = {(row["client"], row["trial"]) for row in strictly(result.stdout)}
+    assert len(trials) == len({trial for _, trial in trials}) == 3
+    assert {(row["client"], row["trial"]) for row in few} < trials
+    assert "--together=1" in (tmp_path / "out" / "index.html").read_text()
+
+
 def test_a_reproduction_that_has_no_time_left_says_what_is_left(papers: Path, tmp_path: Path) -> None:
     result = seepage("reproduce", "someone2020/table1", "--minutes", 0, "--out", tmp_path / "out")
     assert "1 of the trials are left for another run of the same command." in " ".join(result.stderr.split())

@@ -213,6 +213,10 @@ def reproduce(
         list[str] | None, typer.Option("--attack", help="Run this attack alone, by label; may be given several times.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Attack at most that many clients.")] = None,
+    together: Annotated[
+        int | None,
+        typer.Option("--together", min=1, help="Most clients in one trial: less memory, and more to go on from."),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option("--minutes", min=0, help="Begin no trial after so many; run again to go on.")
     ] = None,
@@ -245,11 +249,12 @@ def reproduce(
         if show:
             sys.stdout.write(path.read_text(encoding="utf-8"))
             return
+        experiment = experiment if together is None else experiment.dealt(together)
         folder = out or Path("seepage-results") / (name if name in found else path.stem)
         where = _pool(pool, address, gpu_share)
         _perform(experiment, folder, device, data, limit, case, minutes, where, mirror, track, attack)
         narrowed = [f"--{key}={one}" for key, chosen in (("case", case), ("attack", attack)) for one in chosen or ()]
-        narrowed += _given(limit=limit, out=out, device=device, data=data, seed=seed)
+        narrowed += _given(limit=limit, together=together, out=out, device=device, data=data, seed=seed)
         remember(folder, ["seepage", "reproduce", name, *narrowed], path.read_text(encoding="utf-8"))
         index, rows, _ = read_rows(folder)
         page = write_report(folder, [])

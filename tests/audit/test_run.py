@@ -283,6 +283,15 @@ def test_each_group_of_clients_sees_its_own_and_together_they_see_all(tmp_path: 
     assert sorted(rows.loc[rows["metric"] == "psnr", "client"]) == ["0", "1", "2"]
 
 
+def test_clients_dealt_to_more_trials_are_gone_on_with(tmp_path: Path) -> None:
+    experiment = tiny(attack=["grey"], clients={"count": 5, "examples": 2}, watch={"together": 5})
+    run(experiment, tmp_path, device=CPU, limit=2)
+    run(experiment.dealt(2), tmp_path, device=CPU)
+    assert [view.clients for view in Grey.seen] == [("0", "1"), ("2", "3"), ("4",)]
+    rows = Table(tmp_path).read([trial.digest for trial in experiment.dealt(2).trials()])
+    assert sorted(set(rows["client"])) == ["0", "1", "2", "3", "4"]
+
+
 def test_a_limit_attacks_the_first_clients(tmp_path: Path) -> None:
     rows = perform(tiny(attack=["grey"]), tmp_path, limit=2).read()
     assert set(rows["client"]) == {"0", "1"}

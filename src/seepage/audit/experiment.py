@@ -365,6 +365,19 @@ class Experiment:
             entry = inside(self.where, f"case[{names.index(case)}]") if len(names) > 1 else self.where
             raise type(error)(inside(entry, str(error)) if entry else str(error)) from error
 
+    def dealt(self, together: int) -> Experiment:
+        """The same with at most `together` clients in one trial, whatever its cases say.
+
+        Trials name the clients they attack and nothing else of this, so that those of twenty clients which are finished
+        are the first of a hundred dealt by twenties.
+
+        Example:
+            >>> whole = Experiment("mine", cases=(Case("all", clients=Clients(count=5), attacks=(), labels=()),))
+            >>> whole.dealt(2).cases[0].watch.together
+            2
+        """
+        return replace(self, cases=tuple(replace(c, watch=replace(c.watch, together=together)) for c in self.cases))
+
     def trials(self, limit: int | None = None) -> Iterator[Trial]:
         """Every trial in order.
 
