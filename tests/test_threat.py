@@ -27,6 +27,7 @@ PUBLIC = images(4, seed=50)
 READS = {
     Fact.COUNT: lambda view: view.count,
     Fact.RECIPE: lambda view: view.recipe,
+    Fact.STEPS: lambda view: view.steps,
     Fact.LABELS: lambda view: view.labels,
     Fact.MEMBER_LABELS: lambda view: view.member_labels,
     Fact.BATCH_LABELS: lambda view: view.batch_labels,
@@ -66,8 +67,8 @@ every_threat = pytest.mark.parametrize("threat", THREATS.values(), ids=lambda th
 @pytest.mark.parametrize("fact", Fact)
 def test_a_fact_passes_if_and_only_if_it_is_granted(threat: ThreatModel, fact: Fact) -> None:
     view = seen(threat)
-    assert view.knows(fact) is (fact in threat.facts)
-    if fact in threat.facts:
+    assert view.knows(fact) is (fact in threat.known)
+    if fact in threat.known:
         READS[fact](view)
         return
     with pytest.raises(NotKnown) as refusal:
@@ -93,6 +94,32 @@ def test_granted_facts_are_the_true_ones() -> None:
     assert view.public.x.equal(PUBLIC.x)
     assert view.public.y.equal(PUBLIC.y)
     assert view.labels.shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["step-counting-server", "honest-server"])
+def test_steps_do_not_tell_how_they_are_cut(name: str) -> None:
+    view = seen(THREATS[name])
+    assert view.steps.number == RECIPE.steps(3) == 4
+    assert view.steps.each == Recipe(RECIPE.optimiser)
+    assert view.steps == Recipe(RECIPE.optimiser, epochs=4, shuffle=False).local_steps(3)
+    assert view.steps.cut(2, 2) == RECIPE
+
+
+def test_whoever_is_told_the_steps_alone_has_no_way_to_the_recipe() -> None:
+    view = seen(THREATS["step-counting-server"])
+    recipes = [thing for thing in reachable(view) if isinstance(thing, Recipe)]
+    assert recipes == [view.steps.each]
+
+
+@pytest.mark.parametrize(("sizes", "known"), [([3, 3], True), ([3, 4], True), ([3, 5], False)])
+def test_steps_of_an_aggregate_are_those_of_each_member(sizes: list[int], known: bool) -> None:
+    task = image_task()
+    pairs = aggregates(sizes, 2, task)
+    view = seen(THREATS["step-counting-server"], task, pairs)
+    assert view.knows(Fact.STEPS) is known
+    assert not known or view.steps.number == 4
+    without = [(capture, None) for capture, _ in pairs]  # nobody says how large the members are
+    assert not seen(THREATS["step-counting-server"], task, without).knows(Fact.STEPS)
 
 
 def test_an_attacker_who_knows_nothing_assumes_a_gradient_and_no_defence() -> None:

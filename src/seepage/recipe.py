@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seepage.streams import Stream
 
-__all__ = ["SGD", "Adam", "LocalOptimiser", "Recipe", "Schedule"]
+__all__ = ["SGD", "Adam", "LocalOptimiser", "LocalSteps", "Recipe", "Schedule"]
 
 Slots = tuple[Tensor, ...]
 
@@ -151,6 +151,10 @@ class Recipe:
         """Local steps (U) on `n` examples."""
         return self.epochs * -(-n // min(self.batch_size or n, n))
 
+    def local_steps(self, n: int) -> LocalSteps:
+        """What is left of the recipe for someone who counts the steps on `n` examples, and is told no more of them."""
+        return LocalSteps(self.steps(n), replace(self, epochs=1, batch_size=None, shuffle=True))
+
     def orders(self, n: int, rng: Stream) -> Tensor:
         """The order of examples in each epoch, as a client draws it: (epochs, n)."""
         if not self.shuffle:
@@ -178,3 +182,27 @@ class Recipe:
             tuple(batch for epoch, _ in epochs for batch in epoch.split(size)),
             tuple(batch for _, epoch in epochs for batch in epoch.split(size)),
         )
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Local training of which nobody says how its steps are cut into epochs and batches.
+
+    Args:
+        number: of steps (U).
+        each: how one of them is done: the optimiser, the mode of normalisation layers, and what is sent afterwards.
+
+    Example:
+        >>> seen = Recipe(SGD(0.5), epochs=5, batch_size=10).local_steps(50)
+        >>> seen.number, seen == Recipe(SGD(0.5), epochs=25, batch_size=50).local_steps(50)
+        (25, True)
+        >>> seen.cut(25, 50).steps(50)
+        25
+    """
+
+    number: int
+    each: Recipe
+
+    def cut(self, epochs: int, batch_size: int) -> Recipe:
+        """The recipe of one who believes in so many epochs, and in batches of that size."""
+        return replace(self.each, epochs=epochs, batch_size=batch_size)

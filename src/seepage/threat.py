@@ -7,7 +7,7 @@ nothing else: a `View` has no path to a `Secret`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seepage.capture import Capture, Secret
 from seepage.defences.base import Defence, NoDefence
-from seepage.recipe import Recipe
+from seepage.recipe import LocalSteps, Recipe
 from seepage.spec import Examples
 from seepage.task import Params, Task
 
@@ -42,6 +42,7 @@ class Fact(StrEnum):
 
     COUNT = "count"  # how many examples the client trained on
     RECIPE = "recipe"  # optimiser, learning rate, epochs, batch size, mode of BatchNorm
+    STEPS = "steps"  # the same without epochs and batch size, but how many local steps they make
     LABELS = "labels"  # how often each label occurs, handed over sorted
     MEMBER_LABELS = "member labels"  # the same for each client of an aggregate
     BATCH_LABELS = "batch labels"  # which labels occur in which batch, each batch handed over sorted
@@ -59,6 +60,7 @@ class Fact(StrEnum):
 _ABOUT = {
     Fact.COUNT: "how many examples the client trained on",
     Fact.RECIPE: "optimiser, learning rate, epochs, batch size and BatchNorm mode of local training",
+    Fact.STEPS: "optimiser, learning rate, BatchNorm mode and number of local steps, not how they are cut into epochs",
     Fact.LABELS: "how often each label occurs in the client's data (never which example has it)",
     Fact.MEMBER_LABELS: "of an aggregate, how often each label occurs with each of its clients",
     Fact.BATCH_LABELS: "which labels occur in which batch of local training (never which example has which)",
@@ -69,16 +71,22 @@ _ABOUT = {
 }
 
 
+_FOLLOWS = {Fact.STEPS: frozenset({Fact.RECIPE, Fact.COUNT})}
+"""What anybody can work out who is granted the facts on the right."""
+
+
 class NotKnown(PermissionError):
     """The threat model hides this fact."""
 
     def __init__(self, threat: ThreatModel, fact: Fact) -> None:
         self.fact = fact
-        if fact in threat.facts:
+        if fact in threat.known:
             message = f"the threat model {threat.name!r} grants {fact.value!r}, but there is none in this federation"
         else:
             granted = sorted(f.value for f in threat.facts)
-            message = f"the threat model {threat.name!r} does not grant {fact.value!r}; it grants {granted}"
+            source = " and ".join(repr(f.value) for f in sorted(_FOLLOWS.get(fact, ())))
+            hint = f", which follows from {source}" if source else ""
+            message = f"the threat model {threat.name!r} does not grant {fact.value!r}{hint}; it grants {granted}"
         super().__init__(message)
 
 
@@ -96,12 +104,32 @@ class ThreatModel:
     facts: frozenset[Fact]
     about: str = ""
 
+    @property
+    def known(self) -> frozenset[Fact]:
+        """The facts, and what follows from them.
+
+        Example:
+            >>> sorted(ThreatModel("insider", frozenset({Fact.COUNT, Fact.RECIPE})).known)
+            [<Fact.COUNT: 'count'>, <Fact.RECIPE: 'recipe'>, <Fact.STEPS: 'steps'>]
+        """
+        return self.facts | {fact for fact, of in _FOLLOWS.items() if of <= self.facts}
+
+    @property
+    def knows_training(self) -> bool:
+        """Whether it is told how clients train, with or without how their steps are cut."""
+        return not self.facts.isdisjoint({Fact.RECIPE, Fact.STEPS})
+
 
 _NAMED = (
     ThreatModel(
         "eavesdropper",
         frozenset({Fact.COUNT}),
         "reads the messages on their way (global model, answer, number of examples) and knows no more",
+    ),
+    ThreatModel(
+        "step-counting-server",
+        frozenset({Fact.COUNT, Fact.STEPS}),
+        "knows the optimiser and how many steps clients take, but not their epochs and batches, as in dimitrov2022",
     ),
     ThreatModel(
         "honest-server",
@@ -140,7 +168,7 @@ _NAMED = (
     ),
     ThreatModel(
         "all-knowing-server",
-        frozenset(Fact) - {Fact.PUBLIC_COLUMNS, Fact.TARGETS},
+        frozenset(Fact) - {Fact.STEPS, Fact.PUBLIC_COLUMNS, Fact.TARGETS},  # steps follow from the recipe
         "every fact there is about the data, and none of the records: an upper bound, not a realistic attacker",
     ),
 )
@@ -282,8 +310,8 @@ class View:
         return _view, (*parts, dict(self._granted), self.folder)
 
     def knows(self, fact: Fact) -> bool:
-        """Whether `fact` was granted and there is something to know."""
-        return fact in self._granted
+        """Whether `fact` was granted, or follows from what was, and there is something to know."""
+        return fact in self._granted or (fact in _FOLLOWS and _FOLLOWS[fact] <= self._granted.keys())
 
     def _fact(self, fact: Fact) -> Any:
         if fact not in self._granted:
@@ -315,6 +343,14 @@ class View:
         """How clients train."""
         recipe: Recipe = self._fact(Fact.RECIPE)
         return recipe
+
+    @property
+    def steps(self) -> LocalSteps:
+        """How many steps clients take, and how each is done."""
+        if {Fact.RECIPE, Fact.COUNT} <= self._granted.keys():
+            return self.recipe.local_steps(self.count)
+        steps: LocalSteps = self._fact(Fact.STEPS)
+        return steps
 
     @property
     def labels(self) -> Tensor:
@@ -355,7 +391,9 @@ class View:
     @property
     def assumed_recipe(self) -> Recipe:
         """The recipe if it is known; else the guess that the answer is, up to scale, one gradient."""
-        return self.recipe if self.knows(Fact.RECIPE) else Recipe(sends="gradient")
+        if self.knows(Fact.RECIPE):
+            return self.recipe
+        return replace(self.steps.each, sends="gradient") if self.knows(Fact.STEPS) else Recipe(sends="gradient")
 
     @property
     def assumed_defence(self) -> Defence:
@@ -409,6 +447,8 @@ def observe(pairs: Sequence[tuple[Capture, Secret | None]], setting: Setting, th
         granted[Fact.COUNT] = _one("number of examples", [_count(c, secret) for c, secret in pairs])
     if Fact.RECIPE in threat.facts:
         granted[Fact.RECIPE] = setting.recipe
+    if Fact.STEPS in threat.facts and (steps := _local_steps(pairs, setting.recipe)) is not None:
+        granted[Fact.STEPS] = steps
     if Fact.DEFENCE in threat.facts:
         granted[Fact.DEFENCE] = setting.defence.expected
     if Fact.LABELS in threat.facts:
@@ -498,6 +538,18 @@ def _batch_labels(secret: Secret, size: int | None) -> Tensor:
     y = secret.examples.y
     epochs = [y[order].split(size or len(y)) for order in secret.orders.to(y.device)]
     return torch.stack([torch.cat([_sorted(batch) for batch in epoch]) for epoch in epochs])
+
+
+def _local_steps(pairs: Sequence[tuple[Capture, Secret | None]], recipe: Recipe) -> LocalSteps | None:
+    """What each client does by itself, also where a sum of several is seen; `None` where that is not one number."""
+    sizes: set[int] = set()
+    for capture, secret in pairs:
+        members = secret.sizes if secret is not None else ()
+        if capture.members and not members:
+            return None
+        sizes.update(members or (_count(capture, secret),))
+    taken = {recipe.local_steps(size) for size in sizes}
+    return taken.pop() if len(taken) == 1 else None
 
 
 def _count(capture: Capture, secret: Secret | None) -> int:

@@ -97,11 +97,11 @@ def test_an_update_of_one_step_is_its_gradient_times_the_learning_rate(sends: st
 
 
 @pytest.mark.parametrize("attack", [DLG(steps=1), IDLG(steps=1)], ids=str)
-def test_the_scale_of_an_update_needs_the_recipe(attack: Attack) -> None:
+def test_the_scale_of_an_update_needs_the_steps(attack: Attack) -> None:
     view = view_of(image_task(mlp), clients(1), ONE_STEP, threat=granting(frozenset({Fact.COUNT})))
     with pytest.raises(NotKnown) as refusal:
         attack(view, RNG)
-    assert refusal.value.fact is Fact.RECIPE
+    assert refusal.value.fact is Fact.STEPS
 
 
 def test_clients_that_use_adam_send_no_gradient() -> None:

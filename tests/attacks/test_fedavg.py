@@ -557,6 +557,19 @@ def test_the_best_of_all_schedules_is_answered_client_by_client(by: Any) -> None
         UnknownSchedule(attack, epochs=(3,))(view, RNG)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_the_schedule_is_sought_by_one_who_is_told_the_steps_alone(members: int) -> None:
+    attack = UnknownSchedule(FedAvg(0.1, tv=1e-5, clip=0.1, lr=0.05, steps=3, members=members))
+    recipe = Recipe(SGD(0.5), epochs=2, batch_size=2)
+    told, counting = (
+        aggregated(members, 4, recipe, granting(frozenset({Fact.COUNT, fact})))[0] for fact in (Fact.RECIPE, Fact.STEPS)
+    )
+    assert not counting.knows(Fact.RECIPE)
+    finding = attack(counting, RNG)
+    assert inputs_of(finding).equal(inputs_of(attack(told, RNG)))
+    assert finding.labels.shape == (1, 4 * members)
+
+
 def test_a_hidden_number_of_examples_is_sought_in_a_range() -> None:
     attack = FedAvg(0.1, tv=1e-5, clip=0.1, lr=0.05, steps=3)
     view = seen(n=3, count=2, threat=granting(frozenset({Fact.RECIPE})))
@@ -574,9 +587,10 @@ def test_a_hidden_number_of_examples_is_sought_in_a_range() -> None:
 
 
 def test_a_gradient_has_no_schedule_to_find() -> None:
-    view = seen(GRADIENT, n=2)
+    view, counting = seen(GRADIENT, n=2), seen(GRADIENT, n=2, threat=THREATS["step-counting-server"])
     attack = FedAvg(**SHORT)
-    assert inputs_of(UnknownSchedule(attack)(view, RNG)).equal(inputs_of(attack(view, RNG / "attack")))
+    for one in (view, counting):
+        assert inputs_of(UnknownSchedule(attack)(one, RNG)).equal(inputs_of(attack(view, RNG / "attack")))
 
 
 def test_the_simulation_is_the_client_s_own_code() -> None:

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from common.nets import CLASSES, IMAGE, batch_resnet, cnn, mlp, seeded
-from seepage.attacks import ATTACKS, FedAvg
+from seepage.attacks import ATTACKS, FedAvg, UnknownSchedule
 from seepage.inspect.nature import Nature
 from seepage.inspect.suite import Effort, choose
 from seepage.recipe import Recipe
@@ -43,6 +43,16 @@ def test_steps_decide_between_simulation_and_surrogate() -> None:
     told = names(task, Recipe(epochs=4), several)
     assert "fedavg-leakage" in told
     assert not told & {"sme", "spear"}
+
+
+def test_who_only_counts_steps_seeks_how_they_are_cut() -> None:
+    task, several = Task(seeded(batch_resnet), SPEC), replace(CLEAN, steps=4, fewest_steps=4)
+    chosen, _ = choose(task, Recipe(epochs=4), [several], Effort.QUICK, cut=False)
+    found = {one.name: one.attack for one in chosen}
+    assert not {"sme", "fedavg-leakage"} & set(found)
+    assert found["fedavg-unknown-schedule"] == UnknownSchedule(FedAvg(**{**FedAvg.presets["ours"], "steps": 300}))
+    alike, _ = choose(task, Recipe(batch_size=1), [several], Effort.QUICK, cut=False)
+    assert alike == chosen, "four steps are four steps"
 
 
 @pytest.mark.parametrize(("effort", "steps"), [(Effort.QUICK, 300), (Effort.STANDARD, 400), (Effort.THOROUGH, 800)])

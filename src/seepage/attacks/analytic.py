@@ -140,7 +140,7 @@ def _gradient(view: View) -> Params:
 
 
 def _scale_known(view: View) -> bool:
-    return view.kind == "gradient" or view.knows(Fact.RECIPE)
+    return view.kind == "gradient" or view.knows(Fact.STEPS)
 
 
 def _reach(layers: Sequence[Passed]) -> Sequence[Passed]:
@@ -160,7 +160,7 @@ def _reach(layers: Sequence[Passed]) -> Sequence[Passed]:
 def _check_scale_can_be_found(view: View, x: Tensor, last: Passed) -> None:
     """Refuse modules without a bias whose ending leaves the scale of the input open."""
     if not _scale_known(view):
-        raise NotKnown(view.threat, Fact.RECIPE)
+        raise NotKnown(view.threat, Fact.STEPS)
     task = view.task
     if task.spec.classes is None or task.loss not in ("auto", "cross_entropy"):
         raise NotApplicable(
@@ -180,7 +180,7 @@ def _check_scale_can_be_found(view: View, x: Tensor, last: Passed) -> None:
 def _check_examples_can_be_told_apart(view: View, layer: Passed, places: Tensor | None, rng: Stream) -> None:
     """Refuse batches whose first linear layer gives no unit to a single example, or nothing to tell one by."""
     if not _scale_known(view):
-        raise NotKnown(view.threat, Fact.RECIPE)
+        raise NotKnown(view.threat, Fact.STEPS)
     params, buffers = of_client(view.params, 0), of_client(view.buffers, 0)
     train = view.assumed_recipe.train
     problem = None

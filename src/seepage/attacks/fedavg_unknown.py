@@ -46,14 +46,13 @@ class UnknownSchedule:
             are answered explain the update when they are trained on, whatever the number of epochs.
 
     Note:
-        There is no fact yet that grants the number of steps without the rest of the recipe. This attack is handed the
-        recipe, and takes from it the optimiser, the mode of BatchNorm and the number of steps alone.
+        Where the threat model grants the whole recipe, no more is taken from it than the steps.
         Every epoch has dummies of its own, so that without the order prior, which has to be paid for each of them, the
         objective favours many epochs.
     """
 
     name: ClassVar[str] = "fedavg-unknown-schedule"
-    needs: ClassVar[frozenset[Fact]] = frozenset({Fact.COUNT, Fact.RECIPE})
+    needs: ClassVar[frozenset[Fact]] = frozenset({Fact.COUNT, Fact.STEPS})
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = _PRESETS
 
     attack: Tried = field(default_factory=FedAvg)
@@ -63,19 +62,20 @@ class UnknownSchedule:
     def __call__(self, view: View, rng: Stream) -> Finding:
         """Attack all clients of the view at once, once for each way."""
         check_needs(self, view)
-        recipe, n = view.recipe, view.count
+        n = view.count // self.attack.members
+        steps = view.recipe.local_steps(n) if view.knows(Fact.RECIPE) else view.steps  # of each member of a sum
         if view.kind == "gradient":
-            return self.attack(view, rng / "attack")
-        ways = [way for way in schedules(recipe.steps(n), n) if not self.epochs or way[0] in self.epochs]
+            return self.attack(_believing(view, {Fact.RECIPE: steps.each}), rng / "attack")
+        ways = [way for way in schedules(steps.number, n) if not self.epochs or way[0] in self.epochs]
         if not ways:
             raise ValueError(
-                f"expected `epochs` to hold a divisor of the {recipe.steps(n)} steps that leaves at most {n} batches, "
+                f"expected `epochs` to hold a divisor of the {steps.number} steps that leaves at most {n} batches, "
                 f"got {self.epochs}"
             )
         guesses = [
             # Labels of batches would tell the number of epochs.
-            _believing(view, {Fact.RECIPE: replace(recipe, epochs=epochs, batch_size=size), Fact.BATCH_LABELS: None})
-            for epochs, size in ways
+            _believing(view, {Fact.RECIPE: steps.cut(*way), Fact.BATCH_LABELS: None})
+            for way in ways
         ]
         return _best(self.attack, guesses, self.by, rng)
 

@@ -71,10 +71,9 @@ def _check_least_squares(view: View, rng: Stream) -> None:
     task = view.task
     if task.spec.classes is not None or task.loss not in ("auto", "squared_error"):
         raise NotApplicable("expected a regression with squared error, got another loss: its steps are not affine")
-    if view.knows(Fact.RECIPE) and not view.recipe.optimiser.linear:
-        raise NotApplicable(
-            f"expected clients that use SGD, got {type(view.recipe.optimiser).__name__}: its steps are not affine"
-        )
+    optimiser = view.assumed_recipe.optimiser
+    if not optimiser.linear:
+        raise NotApplicable(f"expected clients that use SGD, got {type(optimiser).__name__}: its steps are not affine")
     like = {name: p[0] for name, p in view.params.items()}
     buffers = {name: b[0] for name, b in view.buffers.items()}
     first = next(iter(like.values()))

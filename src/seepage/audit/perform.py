@@ -211,7 +211,7 @@ def stage(scene: Scene, pairs: Sequence[tuple[Capture, Secret]], device: torch.d
     pairs = [(moved(capture, device), replace(s, examples=s.examples.to(device))) for capture, s in pairs]
     _refuse_unsound(pairs, scene)
     kind = _watched if attack is not None and Fact.TARGETS in attack.needs else _kind
-    told = threat is None or Fact.RECIPE in threat.facts
+    told = threat is None or threat.knows_training
     return [
         Group(group, tuple(gather(_last(group), [secret.examples for _, secret in group], scene.setting, told)))
         for group in (tuple(same) for _, same in groupby(sorted(pairs, key=kind), kind))

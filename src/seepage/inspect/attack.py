@@ -41,7 +41,7 @@ from seepage.recipe import Recipe
 from seepage.spec import DataSpec
 from seepage.streams import Stream
 from seepage.task import Task
-from seepage.threat import Fact, NotKnown, Setting, ThreatModel, View, observe
+from seepage.threat import NotKnown, Setting, ThreatModel, View, observe
 
 __all__ = ["Target", "attack_captures"]
 
@@ -186,7 +186,7 @@ def _perform(target: Target, task: Task, chosen: Chosen, pairs: list[Pair], comm
         measured = [("all", metric, value) for metric, value in _unscored(best, others, i, capture, setting).items()]
         diagnosis, scored = "", None
         if secret is not None:
-            told = target.told and Fact.RECIPE in target.threat.facts
+            told = target.told and target.threat.knows_training
             (evidence,) = gather(capture.exchanges[-1:], [secret.examples], setting, told)
             scored = _score(best, i, capture, secret, setting, ruler)
             (fit,) = answer_mismatches(capture.exchanges[-1:], best, [i], setting)

@@ -153,7 +153,8 @@ def attack_command(
         exchanges = [examination.exchange for examination in examinations]
         used = told or guess_recipe(exchanges, natures, task, Stream.from_seed(seed) / "recipe")
         who = _threat(threat, told, used)
-        suite, left_out = choose(task, told if Fact.RECIPE in who.facts else None, natures, effort)
+        known = told if told is not None and who.knows_training else None
+        suite, left_out = choose(task, known, natures, effort, cut=Fact.RECIPE in who.facts)
         if not suite:
             raise SpecError(f"no attack fits: {left_out[0][1]}")
         name = capture.resolve().name
@@ -360,9 +361,10 @@ def _threat(name: str | None, told: Recipe | None, used: Recipe | None) -> Threa
         name = "eavesdropper" if told is None else "honest-server"
     if name not in THREATS:
         raise SpecError(f"--threat: expected one of {sorted(THREATS)}, got {name!r}")
-    if Fact.RECIPE in THREATS[name].facts and told is None:
+    if THREATS[name].knows_training and told is None:
         raise SpecError(
-            f"--threat: {name} is told the recipe, and there is none; give --recipe, or --threat eavesdropper"
+            f"--threat: {name} is told how clients train, and there is no recipe; "
+            "give --recipe, or --threat eavesdropper"
         )
     return THREATS[name]
 

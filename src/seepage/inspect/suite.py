@@ -21,6 +21,7 @@ from seepage.attacks import (
     Patches,
     Spear,
     TokenBag,
+    UnknownSchedule,
 )
 from seepage.inspect.nature import Nature
 from seepage.recipe import Recipe
@@ -89,7 +90,12 @@ class Chosen:
 
 
 def choose(
-    task: Task, recipe: Recipe | None, natures: Sequence[Nature], effort: Effort = Effort.STANDARD
+    task: Task,
+    recipe: Recipe | None,
+    natures: Sequence[Nature],
+    effort: Effort = Effort.STANDARD,
+    *,
+    cut: bool = True,
 ) -> tuple[list[Chosen], list[tuple[str, str]]]:
     """The suite for clients of one module.
 
@@ -98,6 +104,7 @@ def choose(
         recipe: how clients train, if that was told.
         natures: of the updates.
         effort: how long to search.
+        cut: whether the attacker is told how local steps are cut into epochs and batches, or only how many there are.
 
     Returns:
         The attacks that fit, and (name, reason) of those that do not.
@@ -113,7 +120,9 @@ def choose(
         several = several or any(recipe.steps(count) > 1 for count in counts if count)
     chosen, left_out = _labels(task)
     found, others = (
-        _texts(task, several, effort) if task.spec.is_text else _numbers(task, recipe, counts, several, single, effort)
+        _texts(task, several, effort)
+        if task.spec.is_text
+        else _numbers(task, recipe, counts, several, single, effort, cut)
     )
     return chosen + found, left_out + others
 
@@ -147,7 +156,13 @@ def _texts(task: Task, several: bool, effort: Effort) -> tuple[list[Chosen], lis
 
 
 def _numbers(
-    task: Task, recipe: Recipe | None, counts: set[int | None], several: bool, single: bool, effort: Effort
+    task: Task,
+    recipe: Recipe | None,
+    counts: set[int | None],
+    several: bool,
+    single: bool,
+    effort: Effort,
+    cut: bool,
 ) -> tuple[list[Chosen], list[tuple[str, str]]]:
     """For images, rows of tables and whatever else has a gradient."""
     chosen: list[Chosen] = []
@@ -178,8 +193,12 @@ def _numbers(
         smooth = InvertingGradients(tv=SMOOTH, steps=effort.steps)
         why = "likewise, with smooth images preferred, for updates that say less"
         chosen.append(Chosen(smooth, why, effort.restarts, "inverting-gradients, smooth"))
-    if recipe is not None and recipe.epochs > 1 and task.spec.is_image and task.spec.classes is not None:
-        slower = FedAvg(**{**SEVERAL_EPOCHS, "steps": effort.simulations})
+    slower = FedAvg(**{**SEVERAL_EPOCHS, "steps": effort.simulations})
+    simulated = recipe is not None and task.spec.is_image and task.spec.classes is not None
+    if simulated and several and not cut:
+        why = "epochs are simulated, and how many there are is sought among the divisors of the number of steps"
+        chosen.append(Chosen(UnknownSchedule(slower), why))
+    elif simulated and cut and recipe is not None and recipe.epochs > 1:
         chosen.append(Chosen(slower, "several epochs are simulated, each with images of its own", effort.restarts))
     else:
         left_out.append((FedAvg.name, "it is for images, several epochs and a recipe that is told"))

@@ -21,12 +21,12 @@ def gradients_in(view: View) -> float:
     """By how much an update outgrows the mean gradient of its steps: the learning rate for one plain step.
 
     Raises:
-        NotKnown: for an update under a threat model that hides the recipe, without which its scale means nothing.
+        NotKnown: for an update under a threat model that hides the steps, without which its scale means nothing.
         NotApplicable: for clients whose update is not proportional to their gradients.
     """
     if view.kind == "gradient":
         return 1.0
-    optimiser = view.recipe.optimiser
+    optimiser = view.steps.each.optimiser
     if not isinstance(optimiser, SGD):
         raise NotApplicable(
             "expected clients that use SGD, whose update is proportional to their gradients, got "
@@ -35,7 +35,7 @@ def gradients_in(view: View) -> float:
     plain = SGD(optimiser.lr, optimiser.momentum, nesterov=optimiser.nesterov)
     theta, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
     slots = plain.init(theta)
-    for t in range(view.recipe.steps(view.count)):
+    for t in range(view.steps.number):
         theta, slots = plain.step(t, theta, one, slots)
     return float(-theta)
 

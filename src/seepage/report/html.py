@@ -284,6 +284,7 @@ DEFAULT_CASE = "all"  # of a specification without cases, whose name tells nobod
 _IN_PLAIN_WORDS = {
     Fact.COUNT: "how many examples a client has",
     Fact.RECIPE: "how clients train",
+    Fact.STEPS: "how many steps clients take, and with which optimiser",
     Fact.LABELS: "how often each label occurs",
     Fact.MEMBER_LABELS: "how often each label occurs with each client of an aggregate",
     Fact.BATCH_LABELS: "the labels of each batch",
@@ -548,7 +549,7 @@ def _threat_words(threat: ThreatModel) -> _ThreatWords:
         "a threat model of this experiment; the table alone does not say what it grants" if unknown else threat.about
     )
     granted = [fact for fact in Fact if fact in threat.facts]
-    return _ThreatWords(threat.name, about, granted, [] if unknown else [f for f in Fact if f not in threat.facts])
+    return _ThreatWords(threat.name, about, granted, [] if unknown else [f for f in Fact if f not in threat.known])
 
 
 def _facts(rows: pd.DataFrame, notes: Mapping[str, dict[str, Any]]) -> list[tuple[str, str]]:

@@ -138,7 +138,7 @@ def test_what_cannot_be_counted_is_refused_with_the_way_out() -> None:
     with pytest.raises(LabelsHidden, match=r"clients that use SGD.*got Adam; use the method 'rlu'"):
         Geng()(view, 0, RNG)
     view, _ = one_client(task_of(), STEPS, 3, 0, THREATS["eavesdropper"])
-    with pytest.raises(NotKnown, match="does not grant 'recipe'"):
+    with pytest.raises(NotKnown, match="does not grant 'steps'"):
         Geng()(view, 0, RNG)
 
 

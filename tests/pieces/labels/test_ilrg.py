@@ -108,5 +108,5 @@ def test_what_cannot_be_counted_is_refused_with_the_way_out() -> None:
     with pytest.raises(LabelsHidden, match="got Adam; use the method 'rlu'"):
         Ilrg()(view, 0, RNG)
     view, _ = one_client(task_of(), Recipe(SGD(0.1)), 3, 0, THREATS["eavesdropper"])
-    with pytest.raises(NotKnown, match="does not grant 'recipe'"):
+    with pytest.raises(NotKnown, match="does not grant 'steps'"):
         Ilrg()(view, 0, RNG)

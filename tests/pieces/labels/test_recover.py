@@ -96,7 +96,7 @@ def test_labels_that_leave_no_mark_are_refused_with_the_way_out(build, got: str,
 
 def test_an_update_of_unknown_scale_cannot_be_counted() -> None:
     view, _ = one_client(task_of(), Recipe(SGD(0.1)), 3, 0, THREATS["eavesdropper"])
-    with pytest.raises(NotKnown, match="'eavesdropper' does not grant 'recipe'"):
+    with pytest.raises(NotKnown, match="'eavesdropper' does not grant 'steps'"):
         recover_labels(view, RNG)
 
 

@@ -52,7 +52,7 @@ class Geng:
         """The labels of the client at position `client`."""
         seen, scale, n = client_of(view, client), scale_of(view), view.count
         x = stand_ins(view, self.dummies, rng / "dummies")
-        steps = view.recipe.steps(n) if view.kind != "gradient" else 1
+        steps = view.steps.number if view.kind != "gradient" else 1
         p = self._along(seen.predictions, x, steps)  # (groups, steps, classes)
         if self.formula == "weight" or (self.formula == "auto" and seen.bias_update is None):
             activity = self._along(seen.activity, x, steps)  # (groups, steps)

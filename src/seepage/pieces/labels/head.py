@@ -119,7 +119,7 @@ def scale_of(view: View) -> float:
     """What to divide an update by for the mean gradient of its steps; see `gradients_in`.
 
     Raises:
-        NotKnown: for an update under a threat model that hides the recipe.
+        NotKnown: for an update under a threat model that hides the steps.
         LabelsHidden: for clients whose update is not proportional to their gradients.
     """
     try:
@@ -127,7 +127,7 @@ def scale_of(view: View) -> float:
     except NotApplicable as error:
         raise LabelsHidden(
             "expected clients that use SGD, whose update is proportional to their gradients, got "
-            f"{type(view.recipe.optimiser).__name__}; use the method 'rlu', which simulates the optimiser"
+            f"{type(view.steps.each.optimiser).__name__}; use the method 'rlu', which simulates the optimiser"
         ) from error
 
 

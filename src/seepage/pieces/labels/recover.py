@@ -55,7 +55,7 @@ def best_method(view: View) -> str:
     """
     if view.count == 1:
         return "idlg"
-    if view.kind != "gradient" and not isinstance(view.recipe.optimiser, SGD):
+    if view.kind != "gradient" and not isinstance(view.steps.each.optimiser, SGD):
         return "rlu"
     return "ilrg" if f"{view.task.head}.bias" in view.update else "geng-interpolated"
 
@@ -70,7 +70,7 @@ def guess_labels(view: View, rng: Stream, method: str | LabelMethod = "auto") ->
             else `best_method`.
 
     Raises:
-        NotKnown: when the threat model hides the number of examples, or the recipe that the scale of an update needs.
+        NotKnown: when the threat model hides the number of examples, or the steps that the scale of an update needs.
         LabelsHidden: when the method has nothing to say about this kind of module, data or update.
     """
     like = next(iter(view.update.values()))
