@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
+from seepage.knobs import added
 from seepage.streams import Stream
 
 __all__ = ["SGD", "Adam", "LocalOptimiser", "LocalSteps", "Recipe", "Schedule"]
@@ -27,6 +28,11 @@ class LocalOptimiser(Protocol):
 
     def init(self, theta: Tensor) -> Slots:
         """The state before the first step."""
+        ...
+
+    @property
+    def followed(self) -> LocalOptimiser:
+        """The same as one simulates it who looks for the data along the derivative of what it sends."""
         ...
 
     def step(self, t: int, theta: Tensor, gradient: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
@@ -49,6 +55,11 @@ class SGD:
     weight_decay: float = 0.0
     nesterov: bool = False
 
+    @property
+    def followed(self) -> SGD:
+        """Itself, whose steps are affine in the gradient."""
+        return self
+
     def init(self, theta: Tensor) -> Slots:
         """A zero velocity where there is momentum."""
         return (torch.zeros_like(theta),) if self.momentum else ()
@@ -66,13 +77,39 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam as `torch.optim.Adam` does it (weight decay is added to the gradient)."""
+    """Adam as `torch.optim.Adam` does it (weight decay is added to the gradient).
+
+    Args:
+        lr: learning rate.
+        betas: decay of the first and the second moment.
+        eps: added to the root of the second moment.
+        weight_decay: of all parameters.
+        smooth: the second moment of an entry is raised by that of its tensor's mean, times the square of this.
+
+    Note:
+        Adam divides a gradient by its own size. A first step has next to no derivative where there is a gradient, and
+        one of 1/eps where there is none, which drowns all others: whoever follows it finds nothing. With `smooth` it is
+        g / √(g² + smooth²·mean g²), which bends as far as that mean. Of 20 images of two clients (FEMNIST, 5 × 5 × 10,
+        150 iterations, images of no table) none came back from Adam as it is, 18 with 0.1, and 17 to 19 with 0.03 to
+        0.3 or with a number that fell to 0.01.
+
+    Example:
+        >>> first = Adam(lr=1.0).step(0, torch.zeros(2), torch.tensor([3.0, 1.0]), (torch.zeros(2), torch.zeros(2)))
+        >>> first[0]
+        tensor([-1.0000, -1.0000])
+    """
 
     linear: ClassVar[bool] = False
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
+    smooth: float = added(0.0)
+
+    @property
+    def followed(self) -> Adam:
+        """Smooth enough to be followed."""
+        return self if self.smooth else replace(self, smooth=0.1)
 
     def init(self, theta: Tensor) -> Slots:
         """Zero first and second moments."""
@@ -85,9 +122,10 @@ class Adam:
             gradient = gradient + self.weight_decay * theta
         m = first * slots[0] + (1 - first) * gradient
         v = second * slots[1] + (1 - second) * gradient**2
+        raised = v + self.smooth**2 * v.mean() if self.smooth else v
         # The root has no derivative at zero, where parameters that never saw a gradient stay: there it is taken as 0.
-        alive = v > 0
-        root = torch.where(alive, torch.where(alive, v, 1).sqrt(), 0) / (1 - second ** (t + 1)) ** 0.5
+        alive = raised > 0
+        root = torch.where(alive, torch.where(alive, raised, 1).sqrt(), 0) / (1 - second ** (t + 1)) ** 0.5
         return theta - self.lr / (1 - first ** (t + 1)) * m / (root + self.eps), (m, v)
 
 
@@ -150,6 +188,11 @@ class Recipe:
     def steps(self, n: int) -> int:
         """Local steps (U) on `n` examples."""
         return self.epochs * -(-n // min(self.batch_size or n, n))
+
+    @property
+    def followed(self) -> Recipe:
+        """The same as one simulates it who looks for the data along the derivative of what clients send."""
+        return replace(self, optimiser=self.optimiser.followed)
 
     def local_steps(self, n: int) -> LocalSteps:
         """What is left of the recipe for someone who counts the steps on `n` examples, and is told no more of them."""

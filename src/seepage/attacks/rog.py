@@ -135,7 +135,7 @@ class ROG:
         return develop
 
     def _found(self, view: View, rng: Stream) -> Finding:
-        task, recipe, defence = view.task, view.assumed_recipe, view.assumed_defence
+        task, recipe, defence = view.task, view.assumed_recipe.followed, view.assumed_defence
         labels, sure = guess_labels(view, rng / "labels")
         small = self._representation(next(iter(view.update.values())))
         start = uniform_lanes(view, self.starts, rng / "start", view.count, *small.shape(task.spec.shape))

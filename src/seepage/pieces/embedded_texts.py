@@ -176,7 +176,7 @@ def simulation(view: View, texts: EmbeddedTexts) -> Simulation:
     Note:
         The embeddings do not move during several local steps, as those of the tokens would.
     """
-    recipe, names = view.assumed_recipe, tuple(texts.update)
+    recipe, names = view.assumed_recipe.followed, tuple(texts.update)
 
     def simulate(x: Tensor, y: Tensor, there: Tensor, empty: Tensor, params: Params, buffers: Params) -> Params:
         schedule = recipe.schedule(with_places(x, there.expand(x.shape[:2]), empty), y)

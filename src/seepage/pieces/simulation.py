@@ -36,7 +36,7 @@ def simulated_update(
         view.task,
         params,
         schedule,
-        recipe,
+        recipe.followed,
         view.assumed_defence,
         buffers=buffers,
         keep_every=keep_every,
