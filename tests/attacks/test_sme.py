@@ -18,14 +18,14 @@ from seepage.pieces.distances import cosine
 from seepage.pieces.priors import total_variation
 from seepage.recipe import SGD, Adam, Recipe
 from seepage.task import Task
-from seepage.threat import Fact, View
+from seepage.threat import THREATS, Fact, ThreatModel, View
 
 LABELS = granting(frozenset({Fact.COUNT, Fact.LABELS}))
 LOCAL = Recipe(SGD(0.5), epochs=5, batch_size=1)
 
 
-def seen(recipe: Recipe, n: int = 2) -> View:
-    return view_of(image_task(mlp), clients(1, n), recipe, threat=LABELS)
+def seen(recipe: Recipe, n: int = 2, threat: ThreatModel = LABELS) -> View:
+    return view_of(image_task(mlp), clients(1, n), recipe, threat=threat)
 
 
 def begun_at(monkeypatch: pytest.MonkeyPatch, x: Tensor) -> None:
@@ -104,6 +104,20 @@ def test_at_the_truth_nothing_is_left_of_a_first_step_with_momentum(monkeypatch:
     begun_at(monkeypatch, secret.x[secret.y.argsort(stable=True)])
     finding = SME(alpha=0.0, tv=0.0, steps=1)(view, RNG)
     assert abs(float(finding.first_objective[0])) < 1e-12
+
+
+def test_at_the_truth_nothing_is_left_of_a_step_of_adam_to_whoever_is_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret, recipe = clients(1, 2)["client 0"], Recipe(Adam(0.01, smooth=0.1))
+    begun_at(monkeypatch, secret.x[secret.y.argsort(stable=True)])
+
+    def left(threat: ThreatModel) -> float:
+        finding = SME(alpha=0.0, tv=0.0, steps=1)(seen(recipe, threat=threat), RNG)
+        return float(finding.first_objective[0])
+
+    assert abs(left(THREATS["label-aware-server"])) < 1e-12
+    assert left(LABELS) > 0.01
 
 
 def test_the_length_of_the_update_does_not_matter() -> None:

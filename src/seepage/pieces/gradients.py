@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from seepage.finding import NotApplicable
 from seepage.local import local_update
 from seepage.recipe import SGD, Recipe
 from seepage.task import Params
-from seepage.threat import View
+from seepage.threat import Fact, View
 
 __all__ = ["dummy_gradient", "gradients_in", "mean_gradient"]
 
@@ -49,11 +50,15 @@ def mean_gradient(view: View) -> Params:
 def dummy_gradient(view: View) -> Callable[[Tensor, Tensor, Params, Params], Params]:
     """The gradient of dummy examples, as a function of (x, y, params, buffers) of one client.
 
-    Normalisation layers run in the clients' mode where that is known. A known defence is simulated if it acted on a
-    gradient; one that acted on an update of unknown scale is not.
+    It stands for an update of any length. Where clients are known to use an optimiser whose updates do not point along
+    gradients, such as Adam, it is what one step makes of the gradient, at a learning rate of 1. Normalisation layers
+    run in the clients' mode where that is known. A known defence is simulated if it acted on a gradient; one that acted
+    on an update of unknown scale is not.
     """
     task = view.task
     recipe = Recipe(sends="gradient", batch_norm=view.assumed_recipe.batch_norm)
+    if view.kind == "update" and view.knows(Fact.STEPS) and not (optimiser := view.steps.each.optimiser).linear:
+        recipe = replace(recipe, optimiser=replace(optimiser.followed, lr=1.0), sends="update")
     defence = view.assumed_defence if view.kind == "gradient" else NoDefence()
 
     def gradient(x: Tensor, y: Tensor, params: Params, buffers: Params) -> Params:
