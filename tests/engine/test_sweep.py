@@ -38,6 +38,7 @@ OPTIMISERS = [
     SGD(0.05, momentum=0.9, weight_decay=0.05, nesterov=True),
     Adam(1e-2),
     Adam(1e-2, betas=(0.8, 0.9), weight_decay=0.05),
+    Adam(1e-2, smooth=0.1),
 ]
 NETS = [mlp, cnn, batch_resnet, group_resnet]
 TOLERANCE = 1e-8

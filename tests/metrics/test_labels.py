@@ -28,6 +28,13 @@ def test_order_does_not_matter(truth: list[int], data: st.DataObject) -> None:
     assert label_count_error(torch.tensor(shuffled), torch.tensor(truth)) == 0.0
 
 
+@given(guess=some_labels, truth=some_labels)
+def test_what_fills_an_answer_up_is_no_label(guess: list[int], truth: list[int]) -> None:
+    real, filled = torch.tensor(truth), torch.tensor([*guess, -1, -1, -1])
+    assert label_accuracy(filled, real) == label_accuracy(torch.tensor(guess), real)
+    assert label_count_error(filled, real) == label_count_error(torch.tensor(guess), real)
+
+
 @given(
     guess=st.lists(st.integers(0, 5), min_size=8, max_size=8), truth=st.lists(st.integers(0, 5), min_size=8, max_size=8)
 )

@@ -16,6 +16,7 @@ def _counts(guess: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
                 f"{tuple(labels.shape)}; take the argmax of class scores first"
             )
     guess, truth = guess.cpu().long(), truth.cpu().long()
+    guess = guess[guess >= 0]  # answers of fewer examples are filled up with -1
     classes = torch.tensor(sorted({*guess.tolist(), *truth.tolist()}))
     return (guess[:, None] == classes).sum(dim=0), (truth[:, None] == classes).sum(dim=0)
 
