@@ -90,9 +90,17 @@ STEPS = Recipe(SGD(0.1, momentum=0.5), epochs=2, batch_size=2, shuffle=False)
         (cnn, Recipe(sends="gradient"), False),
         (cnn, STEPS, False),
         (mlp, STEPS, True),
+        (mlp, Recipe(Adam(0.01), epochs=2), False),
         (mlp, Recipe(Adam(0.01, smooth=0.1), epochs=2), False),
     ],
-    ids=["gradient, soft labels", "gradient of a cnn", "momentum, cnn", "momentum, soft labels", "adam"],
+    ids=[
+        "gradient, soft labels",
+        "gradient of a cnn",
+        "momentum, cnn",
+        "momentum, soft labels",
+        "adam",
+        "followed adam",
+    ],
 )
 def test_compiled_local_training_is_local_training(net: Any, recipe: Recipe, soft: bool) -> None:
     task = image_task(net)
