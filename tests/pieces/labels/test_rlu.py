@@ -7,7 +7,18 @@ import torch
 from torch import nn
 
 from common.federation import view_of
-from common.label_clients import CLASSES, GRADIENT, RNG, labels, net, one_client, task_of, wrong, wrong_labels
+from common.label_clients import (
+    CLASSES,
+    GRADIENT,
+    RNG,
+    examples_of,
+    labels,
+    net,
+    one_client,
+    task_of,
+    wrong,
+    wrong_labels,
+)
 from common.nets import numbers, seeded
 from seepage.defences import Clip
 from seepage.pieces.labels import Rlu
@@ -39,6 +50,26 @@ def test_a_table_is_inverted_at_its_points_and_between_them() -> None:
     assert invert(ks, expected, torch.tensor([0.0, -5.0]).double()).tolist() == pytest.approx([2, 2])
     assert invert(ks, expected, torch.tensor([-100.0, 100.0]).double()).tolist() == [14, -7]
     assert invert(ks, torch.zeros(4, 1).double(), torch.zeros(1).double()).isfinite().all()
+
+
+def test_the_last_digits_of_a_step_of_adam_are_no_examples() -> None:
+    """Its table ends level, so that beyond its end there is nothing to follow."""
+    ks = torch.tensor([0.0, 1.0, 4.0, 16.0]).double()
+    sign = torch.tensor([[1.0], [-1 + 1e-7], [-1.0], [-1.0]]).double()
+    for last in (-1e-6, 0.0, 1e-6):
+        assert invert(ks, sign, torch.tensor([last - 1]).double()).item() == pytest.approx(1, abs=0.01)
+        assert invert(ks, sign, torch.tensor([1 - last]).double()).item() == pytest.approx(0, abs=0.01)
+    steep = torch.tensor([[1.0], [0.5], [-1.0], [-7.0]]).double()
+    assert invert(ks, steep, torch.tensor([-8.0]).double()).item() == 18, "a slope that goes on is followed"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_of_weights_moves_no_count_after_a_step_of_adam(seed: int) -> None:
+    recipe, held = Recipe(Adam(1e-3), sends="weights"), examples_of(6, seed)
+    exact = Rlu()(view_of(task_of(seed), {"ada": held}, recipe), 0, RNG)
+    single = Task(seeded(net, seed).float(), DataSpec((1, 6, 6), classes=CLASSES))
+    rounded = Rlu()(view_of(single, {"ada": held.to("cpu", torch.float32)}, recipe), 0, RNG)
+    torch.testing.assert_close(rounded.counts, exact.counts, rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize(

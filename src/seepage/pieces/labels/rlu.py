@@ -27,6 +27,7 @@ __all__ = ["Rlu", "invert"]
 POINTS = 17  # counts at which a class's expected update is tabulated
 SHUFFLES = 8  # orders of batches that the table averages over
 UNITS = 64  # stand-ins that show how active each unit before a head without bias is
+LEVEL = 1e-3  # of a table's mean slope, or of its length: less is rounding
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,25 @@ def invert(ks: Tensor, expected: Tensor, update: Tensor) -> Tensor:
         update: observed, (classes,).
 
     Returns:
-        (classes,); beyond the table its last slope is followed as far as the table is long.
+        (classes,); beyond the table its last slope is followed as far as the table is long. Where the table ends level,
+        as for a step of Adam, which is the same for one example as for many, it is the count closest to its middle.
 
     Example:
         >>> ks, expected = torch.tensor([0.0, 2.0, 4.0]), torch.tensor([[1.0], [0.0], [-2.0]])
         >>> [invert(ks, expected, torch.tensor([u])).item() for u in (0.5, -1.0, -3.0)]
         [1.0, 3.0, 5.0]
+        >>> sign = torch.tensor([[1.0], [-1.0], [-1.0]])
+        >>> round(invert(ks, sign, torch.tensor([-1.0000001])).item(), 2)
+        2.0
     """
     falling = expected.cummin(0).values.T.contiguous()  # (classes, points)
+    # Followed along a level end, the last digits of an update would be many examples.
+    length = falling[:, 0] - falling[:, -1]
+    steps = falling.diff().abs() / ks.diff()
+    level = steps <= LEVEL * (length / (ks[-1] - ks[0]))[:, None]
+    lowest = torch.where(level[:, -1], falling[:, -1] + LEVEL * length, -torch.inf)
+    highest = torch.where(level[:, 0], falling[:, 0] - LEVEL * length, torch.inf)
+    update = update.clamp(lowest, highest)
     right = torch.searchsorted(-falling, -update[:, None]).clamp(1, len(ks) - 1)
     high, low = falling.gather(1, right - 1), falling.gather(1, right)
     flat = high <= low
