@@ -13,7 +13,7 @@ from seepage.capture import Capture, Secret
 from seepage.defences import Clip, Defence, GaussianNoise, NoDefence
 from seepage.inspect.doctor import Check, Examination, doctor
 from seepage.models import build
-from seepage.recipe import SGD, Recipe
+from seepage.recipe import SGD, Adam, Recipe
 from seepage.rounds import Federation, play
 from seepage.spec import DataSpec, Examples
 from seepage.streams import Stream
@@ -50,6 +50,23 @@ def test_a_sound_capture_passes_every_check(build: object) -> None:
     (examination,) = doctor([capture], task, replace(RECIPE, epochs=2), secrets)
     assert examination.sound, [c for c in examination.checks if c.status == "problem"]
     assert check(examination, "sealed examples").status == "fine"
+
+
+def test_a_client_that_used_adam_is_told_from_the_recipe() -> None:
+    wide = nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, CLASSES)
+    )
+    task, adam = task_of(lambda: wide), replace(RECIPE, optimiser=Adam(0.002), epochs=5)
+    capture, secrets = captured(task, adam)
+    (misled,) = doctor([capture], task, replace(adam, optimiser=SGD(0.1)))
+    found = check(misled, "optimiser")
+    assert found.status == "problem"
+    assert 'kind = "Adam"' in found.remedy
+    assert "0.01 or more" in found.remedy
+    (told,) = doctor([capture], task, adam, secrets)
+    assert told.sound, [c for c in told.checks if c.status == "problem"]
+    (silent,) = doctor([capture], task)
+    assert leakage(silent)["optimiser"] == "less"
 
 
 def test_another_module_is_named_key_by_key() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from common.nets import CLASSES, IMAGE, batch_resnet, cnn, images, seeded
 from seepage.inspect.guessed_recipe import guess_rate, guess_recipe
 from seepage.inspect.nature import infer
-from seepage.recipe import SGD, Recipe
+from seepage.recipe import SGD, Adam, Recipe
 from seepage.rounds import Federation, play
 from seepage.spec import DataSpec
 from seepage.streams import Stream
@@ -31,6 +31,27 @@ def test_the_rate_of_one_step_is_found_from_the_update_alone(build: object, lr: 
     guessed = guess_recipe([exchange], [infer(exchange, exchange, task)], task, Stream.from_seed(1))
     assert guessed is not None
     assert (guessed.steps(4), guessed.sends, guessed.batch_norm) == (1, "weights", "train")
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_adam_is_told_from_sgd_by_the_update_alone(steps: int) -> None:
+    wide = nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, CLASSES)
+    )
+    task = Task(seeded(lambda: wide), SPEC)
+    recipe = Recipe(Adam(0.002), epochs=steps, sends="weights")
+    (only,) = play(task, [images(4), images(4, 1), images(4, 2)], recipe, Federation(), Stream.from_seed(0))
+    exchanges = [capture.exchanges[0] for capture in only.captures]
+    seen = [infer(exchange, exchange, task) for exchange in exchanges]
+    guessed = guess_recipe(exchanges, seen, task, Stream.from_seed(1))
+    assert guessed is not None
+    assert isinstance(guessed.optimiser, Adam)
+    assert guessed.optimiser.lr == pytest.approx(0.002 * steps, rel=0.15)
+    assert guessed.steps(4) == 1
+    plain = [replace(nature, adaptive=False) for nature in seen]
+    mostly_plain = guess_recipe(exchanges, [seen[0], *plain[1:]], task, Stream.from_seed(1))
+    assert mostly_plain is not None
+    assert isinstance(mostly_plain.optimiser, SGD), "one of three clients does not decide"
 
 
 def test_the_mode_of_batch_norm_is_taken_from_the_buffers() -> None:

@@ -28,6 +28,23 @@ def wide() -> nn.Module:
     )
 
 
+def broad_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, CLASSES),
+    )
+
+
+def sigmoids() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 40), nn.Sigmoid(), nn.Linear(40, 30), nn.Sigmoid(), nn.Linear(30, CLASSES)
+    )
+
+
 def task_of(build: object) -> Task:
     return Task(seeded(build).float(), SPEC)  # type: ignore[arg-type]
 
@@ -95,6 +112,40 @@ def test_a_first_step_of_adam_looks_signed() -> None:
     assert nature.fewest_examples == 0, "signs have a rank of their own"
     (later,) = natures(task_of(wide), Recipe(Adam(0.01), epochs=5, sends="weights"))
     assert not later.noise, "many directions are no noise"
+
+
+@pytest.mark.parametrize("build", [wide, broad_cnn, sigmoids])
+@pytest.mark.parametrize(("epochs", "batch"), [(1, None), (1, 2), (5, 4), (10, 4)])
+def test_steps_of_adam_leave_entries_of_one_size_and_those_of_sgd_do_not(
+    build: object, epochs: int, batch: int | None
+) -> None:
+    task, recipe = task_of(build), Recipe(epochs=epochs, batch_size=batch, sends="weights")
+    (adam,) = natures(task, replace(recipe, optimiser=Adam(1e-3)), n=8)
+    assert adam.adaptive
+    assert not adam.noise
+    assert 0.5 < adam.largest / (1e-3 * recipe.steps(8)) < 1.2, "all learning rates together, as far as steps agree"
+    for optimiser in (SGD(0.1), SGD(0.1, momentum=0.9), SGD(0.1, weight_decay=0.01)):
+        (plain,) = natures(task, replace(recipe, optimiser=optimiser), n=8)
+        assert not plain.adaptive, optimiser
+
+
+@pytest.mark.parametrize(
+    "defence",
+    [
+        GaussianNoise(0.01),
+        GaussianNoise(1.0),
+        TopK(0.1),
+        Clip(0.05),
+        DEFENCES["uniform-quantise"](),
+        DEFENCES["qsgd"](),
+    ],
+    ids=str,
+)
+def test_a_defence_is_not_taken_for_adam(defence: Defence) -> None:
+    (nature,) = natures(task_of(wide), RECIPE, defence)
+    assert not nature.adaptive
+    (signed,) = natures(task_of(wide), RECIPE, DEFENCES["sign"]())
+    assert signed.adaptive, "signs are what a first step of Adam is"
 
 
 def test_batch_norm_counts_the_steps_and_shows_its_mode() -> None:

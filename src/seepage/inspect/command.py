@@ -354,7 +354,11 @@ def _recipe(capture: Path, given: Path | None) -> Recipe | None:
 
 def _threat(name: str | None, told: Recipe | None, used: Recipe | None) -> ThreatModel:
     if name is None and told is None and used is not None:
-        rate = "" if used.sends == "gradient" else f" of SGD with learning rate {used.optimiser.lr:.3g}"
+        rate = (
+            ""
+            if used.sends == "gradient"
+            else f" of {type(used.optimiser).__name__} with learning rate {used.optimiser.lr:.3g}"
+        )
         about = f"reads the messages on their way and takes every update for one step{rate}, which it reads off them"
         return ThreatModel("guessing-eavesdropper", frozenset({Fact.COUNT, Fact.RECIPE}), about)
     if name is None:

@@ -18,7 +18,7 @@ from seepage.frameworks.arrange import arrange
 from seepage.inspect.nature import Nature, infer, length_of
 from seepage.local import local_update
 from seepage.pieces.embedded_texts import moved_rows, noise_of_rows
-from seepage.recipe import Recipe
+from seepage.recipe import SGD, Recipe
 from seepage.spec import Examples
 from seepage.task import Task
 from seepage.threat import Setting
@@ -235,6 +235,15 @@ def _checks(exchange: Exchange, nature: Nature, task: Task, recipe: Recipe | Non
             "a larger one",
             "correct lr, epochs or batch_size in the recipe, or add momentum",
         )
+    if nature.adaptive and not nature.signed and isinstance(recipe.optimiser, SGD) and recipe.sends != "gradient":
+        rates = f"those of all steps add up to {nature.largest:.3g} or more"
+        yield Check(
+            "optimiser",
+            "problem",
+            "entries as far apart as SGD leaves them",
+            "entries of one order of magnitude in all tensors, as steps of Adam leave them",
+            f'write optimiser = {{ kind = "Adam", lr = … }} in the recipe; of learning rates, {rates}',
+        )
     if (recipe.sends == "gradient") != (exchange.kind == "gradient"):
         fix = f'write sends = "{exchange.kind}" in the recipe'
         yield Check("what is sent", "problem", f"{recipe.sends} by the recipe", exchange.kind, fix)
@@ -444,6 +453,9 @@ def _changes(capture: Capture, nature: Nature, task: Task, recipe: Recipe | None
     if nature.signed:
         why = "only signs are left, as of sign compression or of the first step of Adam"
         yield Reason("signed", "less", "entries of one size", why)
+    elif nature.adaptive:
+        why = "gradients were divided by their own sizes, as by Adam: attacks follow it, and find less than from SGD"
+        yield Reason("optimiser", "less", "entries of one order of magnitude in all tensors", why)
     elif nature.levels is not None:
         yield Reason(
             "quantised", "less", f"at most {nature.levels} values per tensor", "small differences were rounded"

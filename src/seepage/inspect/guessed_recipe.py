@@ -1,8 +1,9 @@
-"""The recipe of an attacker who is told none: one step of SGD, whose learning rate is read off the last layer's bias.
+"""The recipe of an attacker who is told none: one step, of SGD or of Adam, as the update looks.
 
-The gradient of a bias before softmax is the mean of (probabilities − label). A client's bias moved by the learning rate
-times that; the probabilities are those of the global model on inputs of the right kind, and labels are whole numbers.
-The learning rate that makes label counts come out whole is the guess.
+Adam moves most weights by its learning rate, which is the size of the largest entry. That of SGD is read off the last
+layer's bias. The gradient of a bias before softmax is the mean of (probabilities − label). A client's bias moved by the
+learning rate times that; the probabilities are those of the global model on inputs of the right kind, and labels are
+whole numbers. The learning rate that makes label counts come out whole is the guess.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from seepage.capture import Exchange
 from seepage.inspect.nature import Nature
-from seepage.recipe import SGD, Recipe
+from seepage.recipe import SGD, Adam, Recipe
 from seepage.streams import Stream
 from seepage.task import Task
 
@@ -26,7 +27,9 @@ RANGE = torch.logspace(-0.2, 0.2, 401, dtype=torch.float64)  # around the first 
 
 
 def guess_recipe(exchanges: Sequence[Exchange], natures: Sequence[Nature], task: Task, rng: Stream) -> Recipe | None:
-    """One step of SGD with the clients' median learning rate; `None` where there is no last bias to tell it from.
+    """One step with the clients' median learning rate; `None` where SGD has no last bias to tell it from.
+
+    A sign that compression left is taken for what it is to an attacker, the first step of Adam.
 
     Args:
         exchanges: of the clients, arranged as the module has them.
@@ -37,6 +40,9 @@ def guess_recipe(exchanges: Sequence[Exchange], natures: Sequence[Nature], task:
     mode = "eval" if any(nature.train_mode is False for nature in natures) else "train"
     if exchanges[0].kind == "gradient":
         return Recipe(sends="gradient", batch_norm=mode)  # type: ignore[arg-type]
+    if 2 * sum(nature.adaptive for nature in natures) > len(natures):
+        lr = median(nature.largest for nature in natures)
+        return Recipe(Adam(lr=lr), sends=exchanges[0].kind, batch_norm=mode)  # type: ignore[arg-type]
     rates = [guess_rate(exchange, task, rng, train=mode == "train") for exchange in exchanges]
     known = [rate for rate in rates if rate is not None]
     if not known:
