@@ -119,6 +119,27 @@ def test_without_a_secret_images_are_unscored_and_labels_believed(home: Path) ->
     assert "holds the clients’ true images" not in page
 
 
+def test_clients_of_adam_are_followed_where_nobody_tells_of_it(home: Path) -> None:
+    namespace: dict[str, object] = {}
+    exec(MODEL, namespace)
+    torch.manual_seed(0)
+    task = namespace["sized"](40)  # type: ignore[operator]
+    x, y = torch.rand(1, 1, 6, 6), torch.tensor([2])
+    with record(task.module, home / "adams" / "0", client="ward 0", secret=home / "adam.safetensors") as rec:
+        rec.seal(x, y)
+        optimiser = torch.optim.Adam(task.module.parameters(), lr=0.002)
+        nn.functional.cross_entropy(task.module(x), y).backward()
+        optimiser.step()
+    done = call("attack", "adams", "--model", "mine:sized(40)", "--out", "out", "--effort", "quick", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    _, rows, table = read_rows(home / "out")
+    note = table.note(rows["trial"].iloc[0])
+    assert "one step of Adam with learning rate 0.002" in note["trial"]["threat"]["about"]
+    assert note["labels"] == {"ward 0": {"2": 1}}
+    search = rows[rows["attack"] == "inverting-gradients"].set_index("metric")["value"]
+    assert search["update_explained"] > 0.9
+
+
 def test_a_finished_attack_is_not_run_again(home: Path) -> None:
     command = ("attack", "captures", "--model", "mine:task", "--out", "out", "--effort", "quick", "--device", "cpu")
     call(*command)
