@@ -8,10 +8,10 @@ import pytest
 from torch import nn
 
 from common.nets import CLASSES, IMAGE, batch_resnet, cnn, mlp, seeded
-from seepage.attacks import ATTACKS, FedAvg, UnknownSchedule
+from seepage.attacks import ATTACKS, SME, FedAvg, UnknownSchedule
 from seepage.inspect.nature import Nature
 from seepage.inspect.suite import Effort, choose
-from seepage.recipe import Recipe
+from seepage.recipe import Adam, Recipe
 from seepage.spec import DataSpec
 from seepage.task import Task
 
@@ -43,6 +43,17 @@ def test_steps_decide_between_simulation_and_surrogate() -> None:
     told = names(task, Recipe(epochs=4), several)
     assert "fedavg-leakage" in told
     assert not told & {"sme", "spear"}
+
+
+def test_clients_of_adam_are_followed_and_not_computed() -> None:
+    task, adaptive = Task(seeded(batch_resnet), SPEC), replace(CLEAN, adaptive=True)
+    for recipe, nature in ((None, adaptive), (Recipe(Adam()), CLEAN)):
+        assert not names(task, recipe, nature) & {"analytic", "spear"}
+    curves = [
+        [one.attack.curve for one in choose(task, None, natures)[0] if isinstance(one.attack, SME)]
+        for natures in ([adaptive], [CLEAN], [adaptive, CLEAN, CLEAN])
+    ]
+    assert curves == [["bezier"], ["line"], ["line"]]
 
 
 def test_who_only_counts_steps_seeks_how_they_are_cut() -> None:

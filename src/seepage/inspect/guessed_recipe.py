@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.capture import Exchange
-from seepage.inspect.nature import Nature
+from seepage.inspect.nature import Nature, mostly_adaptive
 from seepage.recipe import SGD, Adam, Recipe
 from seepage.streams import Stream
 from seepage.task import Task
@@ -40,7 +40,7 @@ def guess_recipe(exchanges: Sequence[Exchange], natures: Sequence[Nature], task:
     mode = "eval" if any(nature.train_mode is False for nature in natures) else "train"
     if exchanges[0].kind == "gradient":
         return Recipe(sends="gradient", batch_norm=mode)  # type: ignore[arg-type]
-    if 2 * sum(nature.adaptive for nature in natures) > len(natures):
+    if mostly_adaptive(natures):
         lr = median(nature.largest for nature in natures)
         return Recipe(Adam(lr=lr), sends=exchanges[0].kind, batch_norm=mode)  # type: ignore[arg-type]
     rates = [guess_rate(exchange, task, rng, train=mode == "train") for exchange in exchanges]

@@ -19,7 +19,7 @@ from seepage.capture import Exchange
 from seepage.recipe import SGD, Recipe
 from seepage.task import Params, Task
 
-__all__ = ["Nature", "infer", "length_of"]
+__all__ = ["Nature", "infer", "length_of", "mostly_adaptive"]
 
 FEW = 256
 """Most distinct values of a tensor that counts as quantised."""
@@ -357,6 +357,11 @@ def _clipped(length: float, others: Sequence[float]) -> float | None:
         return rounded
     same = [other for other in others if abs(other - length) <= ALIKE * length]
     return length if len(same) >= 2 else None
+
+
+def mostly_adaptive(natures: Sequence[Nature]) -> bool:
+    """Whether most clients' updates look like those of an adaptive optimiser; a single one may by chance."""
+    return 2 * sum(nature.adaptive for nature in natures) > len(natures)
 
 
 def length_of(update: Params) -> float:

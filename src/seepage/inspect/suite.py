@@ -23,7 +23,7 @@ from seepage.attacks import (
     TokenBag,
     UnknownSchedule,
 )
-from seepage.inspect.nature import Nature
+from seepage.inspect.nature import Nature, mostly_adaptive
 from seepage.recipe import Recipe
 from seepage.task import Task
 
@@ -116,13 +116,15 @@ def choose(
         return _bag(task), [(attack.name, why) for attack in (CountLabels, *needy)]
     several = any(nature.fewest_steps > 1 for nature in natures)
     single = all(nature.steps == 1 for nature in natures)
+    stepped = recipe is not None and recipe.sends != "gradient"
+    adaptive = mostly_adaptive(natures) if recipe is None else stepped and not recipe.optimiser.linear
     if recipe is not None:
         several = several or any(recipe.steps(count) > 1 for count in counts if count)
     chosen, left_out = _labels(task)
     found, others = (
         _texts(task, several, effort)
         if task.spec.is_text
-        else _numbers(task, recipe, counts, several, single, effort, cut)
+        else _numbers(task, recipe, counts, several, single, adaptive, effort, cut)
     )
     return chosen + found, left_out + others
 
@@ -161,6 +163,7 @@ def _numbers(
     counts: set[int | None],
     several: bool,
     single: bool,
+    adaptive: bool,
     effort: Effort,
     cut: bool,
 ) -> tuple[list[Chosen], list[tuple[str, str]]]:
@@ -170,6 +173,9 @@ def _numbers(
     layers = list(task.module.modules())
     if not any(isinstance(layer, nn.Linear) for layer in layers):
         left_out += [(attack.name, "the module has no linear layer") for attack in (Analytic, Spear)]
+    elif adaptive:
+        why = "it takes gradients apart, and steps of Adam changed them entry by entry"
+        left_out += [(attack.name, why) for attack in (Analytic, Spear)]
     else:
         chosen.append(Chosen(Analytic(), "what enters a linear layer can be computed from its gradient"))
         if several:
@@ -204,8 +210,8 @@ def _numbers(
         left_out.append((FedAvg.name, "it is for images, several epochs and a recipe that is told"))
     if recipe is None and not single:
         # `benchmarks/suite_untold.py`: no worse than the others after a step or two, and after ten epochs alone in
-        # finding anything.
-        surrogate = SME(steps=effort.steps)
+        # finding anything; after Adam a curve finds most, however many steps there were.
+        surrogate = SME(steps=effort.steps, curve="bezier" if adaptive else "line")
         why = "several steps, which nobody tells of, are approximated by one between"
         chosen.append(Chosen(surrogate, why, effort.restarts))
     else:
