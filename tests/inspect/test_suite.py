@@ -54,6 +54,9 @@ def test_clients_of_adam_are_followed_and_not_computed() -> None:
         for natures in ([adaptive], [CLEAN], [adaptive, CLEAN, CLEAN])
     ]
     assert curves == [["bezier"], ["line"], ["line"]]
+    several = replace(CLEAN, fewest_steps=4)
+    assert {"sme", "fedavg-leakage"} <= names(task, Recipe(Adam(), epochs=4), several), "told, both are worth a try"
+    assert "sme" not in names(task, Recipe(Adam()), CLEAN), "a single step is simulated"
 
 
 def test_who_only_counts_steps_seeks_how_they_are_cut() -> None:

@@ -208,14 +208,15 @@ def _numbers(
         chosen.append(Chosen(slower, "several epochs are simulated, each with images of its own", effort.restarts))
     else:
         left_out.append((FedAvg.name, "it is for images, several epochs and a recipe that is told"))
-    if recipe is None and not single:
+    if (recipe is None and not single) or (adaptive and several):
         # `benchmarks/suite_untold.py`: no worse than the others after a step or two, and after ten epochs alone in
-        # finding anything; after Adam a curve finds most, however many steps there were.
+        # finding anything; after Adam a curve finds most, however many steps there were, and more than simulating them.
         surrogate = SME(steps=effort.steps, curve="bezier" if adaptive else "line")
-        why = "several steps, which nobody tells of, are approximated by one between"
+        several_steps = "several steps" if recipe is not None else "several steps, which nobody tells of,"
+        why = f"{several_steps} are approximated by one between"
         chosen.append(Chosen(surrogate, why, effort.restarts))
     else:
-        left_out.append((SME.name, "it is for local steps that the attacker is not told"))
+        left_out.append((SME.name, "it is for local steps that the attacker is not told, and for Adam"))
     if task.spec.classes is None:
         chosen.append(Chosen(LocalModel(), "a least-squares client's own model follows from enough rounds"))
     return chosen, left_out
