@@ -294,7 +294,7 @@ def _truth(exchange: Exchange, task: Task, recipe: Recipe | None, secret: Secret
             f"to explain the update, with a mismatch of at most {EXPLAINED:g}",
             f"a mismatch of {distance:.2g} (0 is the same direction, 1.4 unrelated)",
             "compare loss, normalisation of the sealed inputs, BatchNorm mode and recipe with the client's; a defence, "
-            "noise, dropout, or batches in an unknown order explain it too",
+            "noise, dropout, an optimiser such as Adam, or batches in an unknown order explain it too",
         )
     ]
 
